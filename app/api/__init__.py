@@ -1,0 +1,1 @@
+"""OpenAI-compatible routes and the status routes beside them."""

@@ -1,0 +1,1 @@
+"""Models on disk: finding, fetching and judging them."""

@@ -1,0 +1,1 @@
+"""Icon, style sheet and the page's own script."""

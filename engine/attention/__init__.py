@@ -1,0 +1,1 @@
+"""One attention interface and its backends: torch (reference, CPU) and paged Triton."""

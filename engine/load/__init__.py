@@ -1,0 +1,1 @@
+"""Checkpoints on disk (safetensors, GGUF) as named tensors, streamed."""

@@ -1,0 +1,1 @@
+"""Pages, the prefix caches over them, and the KV tensors they stand for."""

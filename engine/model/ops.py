@@ -1,0 +1,101 @@
+"""The small operations between matrix products, behind one interface, so that `fusion` is a choice of implementation.
+
+TextbookOps is fusion off: every operation by itself in plain torch. Fused implementations compute the same values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo.engine.attention.base import AttentionStep
+
+
+class Ops(ABC):
+    """Norms, rotary, gated activation. T tokens, H hidden size, D head size, I intermediate size."""
+
+    name: str
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x [..., H] * rsqrt(mean(x^2) + eps) * weight [H]; statistics in float32, result in x's dtype.
+
+        A float32 weight with 16-bit x multiplies in float32 before the cast (Gemma); else after it (Llama).
+        """
+
+    @abstractmethod
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual); may overwrite both inputs."""
+
+    @abstractmethod
+    def rope_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        layer: int,
+    ) -> Tensor:
+        """Rotates q [T, Hq, D] and k [T, Hkv, D] (views of a merged projection are fine), writes k and v into the pages
+        and returns the rotated q. `cos_sin` is float32 [max_positions, rot_dim]: rot_dim/2 cosines, then rot_dim/2
+        sines (scaling factor included); the first rot_dim channels of a head are rotated, half-split as in Hugging
+        Face's Llama (channel i pairs with i + rot_dim/2)."""
+
+    @abstractmethod
+    def gated(self, gate_up: Tensor, act: str) -> Tensor:
+        """act(gate) * up for gate_up [T, 2I] = gate | up; `act` is silu, gelu or gelu_pytorch_tanh. Returns [T, I]."""
+
+
+def activation(name: str, x: Tensor) -> Tensor:
+    """The gate's activation by the name checkpoints use."""
+    if name in ("silu", "swish"):
+        return F.silu(x)
+    if name in ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"):
+        return F.gelu(x, approximate="tanh")
+    if name == "gelu":
+        return F.gelu(x)
+    if name == "relu":
+        return F.relu(x)
+    raise ValueError(f"unknown activation {name}")
+
+
+class TextbookOps(Ops):
+    """Plain torch, one operation after the other: the reference and `fusion: false`."""
+
+    name = "textbook"
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        x32 = x.float()
+        normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+        if weight.dtype == torch.float32:
+            return (normed * weight).to(x.dtype)
+        return weight * normed.to(x.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return self.rms_norm(total, weight, eps), total
+
+    def rope_write(
+        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, positions: Tensor, step: AttentionStep, layer: int
+    ) -> Tensor:
+        table = cos_sin[positions]
+        cos, sin = (part.unsqueeze(1) for part in table.chunk(2, dim=-1))
+        step.write(layer, rotate(k, cos, sin), v)
+        return rotate(q, cos, sin)
+
+    def gated(self, gate_up: Tensor, act: str) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return activation(act, gate) * up
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Half-split rotation of the first 2 * cos.shape[-1] channels of x [T, heads, D]; computed in float32."""
+    half = cos.shape[-1]
+    a, b, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]
+    turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned

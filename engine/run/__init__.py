@@ -1,0 +1,1 @@
+"""Running steps: the device-side rows, the runner, CUDA graphs, and how "auto" settings become values."""

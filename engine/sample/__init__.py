@@ -1,0 +1,1 @@
+"""The batched sampler and the table of what sampling settings mean."""

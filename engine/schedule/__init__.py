@@ -1,0 +1,1 @@
+"""Which requests run in a step: the scheduler and its policies."""

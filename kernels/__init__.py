@@ -1,0 +1,1 @@
+"""Triton kernels and, beside each, its plain torch reference; imports neither engine nor app."""
