@@ -1,1 +1,40 @@
 """One attention interface and its backends: torch (reference, CPU) and paged Triton."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from octavo.engine.attention.base import AttentionBackend, AttnSpec
+from octavo.engine.attention.torch_backend import TorchBackend
+
+log = logging.getLogger(__name__)
+
+
+def choose_backend(
+    device: torch.device, dtype: torch.dtype, specs: Sequence[AttnSpec], fusion: bool
+) -> AttentionBackend:
+    """The paged Triton kernels where they serve every layer, else plain torch; the reason is logged."""
+    reason = _why_not_triton(device, dtype, specs, fusion)
+    if reason is None:
+        from octavo.engine.attention.triton_backend import TritonBackend
+
+        log.info("attention: paged Triton kernels")
+        return TritonBackend()
+    log.info("attention: torch (%s)", reason)
+    return TorchBackend()
+
+
+def _why_not_triton(device: torch.device, dtype: torch.dtype, specs: Sequence[AttnSpec], fusion: bool) -> str | None:
+    if not fusion:
+        return "fusion is off"
+    if device.type != "cuda":
+        return f"the device is {device.type}"
+    try:
+        from octavo.engine.attention.triton_backend import TritonBackend
+    except ImportError as error:
+        return f"Triton is not usable: {error}"
+    backend = TritonBackend()
+    return next((reason for spec in dict.fromkeys(specs) if (reason := backend.supports(spec, dtype, device))), None)
