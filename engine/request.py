@@ -131,6 +131,7 @@ class Request:
     num_computed: int = 0
     status: RequestStatus = RequestStatus.WAITING
     pages: list[list[int]] = field(default_factory=list)  # physical page of each logical page, one list a cache group
+    pages_changed: int = 0  # raised with every change of `pages`, so that tables are copied only then
     row: int | None = None  # its row in the runner's tables while it runs
     epoch: int = 0  # raised whenever the row changes hands or the request is preempted
     cached_tokens: int = 0  # prompt tokens found in the cache at first admission

@@ -1,0 +1,69 @@
+"""Physical pages of one cache group: who refers to them, which are free. Knows nothing of tokens or tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo.engine.attention.base import TRASH_PAGE
+
+
+class PagePool:
+    """Counts references to pages 1 .. num_pages - 1; page 0 is the trash page and never handed out.
+
+    A page is free, or referred to by any number of requests and at most once by the prefix cache.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self._refs = [0] * num_pages
+        # A stack: the page freed last is warmest in the processor's cache.
+        self._free = list(range(num_pages - 1, TRASH_PAGE, -1))
+
+    @property
+    def total(self) -> int:
+        """Pages that can be handed out."""
+        return self.num_pages - 1
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def allocate(self, count: int) -> list[int]:
+        """Takes `count` free pages, one reference each. The caller has checked `num_free`."""
+        if count > len(self._free):
+            raise IndexError(f"{count} pages asked for, {len(self._free)} are free")
+        taken = [self._free.pop() for _ in range(count)]
+        for page in taken:
+            self._refs[page] = 1
+        return taken
+
+    def share(self, pages: Iterable[int]) -> None:
+        """One more reference to each page; holes (the trash page) are passed over."""
+        for page in pages:
+            if page != TRASH_PAGE:
+                self._refs[page] += 1
+
+    def release(self, pages: Iterable[int]) -> None:
+        """One reference less to each page; the last one frees it."""
+        for page in pages:
+            if page == TRASH_PAGE:
+                continue
+            self._refs[page] -= 1
+            if self._refs[page] == 0:
+                self._free.append(page)
+            elif self._refs[page] < 0:
+                raise IndexError(f"page {page} was released more often than taken")
+
+    def refs(self, page: int) -> int:
+        """References to a page now."""
+        return self._refs[page]
+
+    def check_integrity(self, expected: dict[int, int]) -> None:
+        """Raises RuntimeError unless every page is free or has exactly the references of `expected` {page: count}."""
+        if len(set(self._free)) != len(self._free) or TRASH_PAGE in self._free:
+            raise RuntimeError("the free list holds a page twice or the trash page")
+        for page in range(1, self.num_pages):
+            if self._refs[page] != expected.get(page, 0):
+                raise RuntimeError(f"page {page} has {self._refs[page]} references, {expected.get(page, 0)} are known")
+        if len(self._free) + sum(1 for page in expected if page != TRASH_PAGE) != self.total:
+            raise RuntimeError("free and referenced pages do not add up")

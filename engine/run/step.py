@@ -1,0 +1,108 @@
+"""A planned step as tensors, and what comes back from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.engine.attention.base import Layout
+from octavo.engine.request import TokenLogprob
+from octavo.engine.schedule.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Results in the order of the plan's rows. `tokens` has None where nothing was sampled, `finite` False where the
+    row's hidden states or scores were NaN or infinite, `prompt_logprobs` the scored prompt tokens of this step."""
+
+    tokens: tuple[int | None, ...]
+    finite: tuple[bool, ...]
+    logprobs: tuple[TokenLogprob | None, ...]
+    prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Device tensors of one step: token_ids and positions int64 [T], and where they stand."""
+
+    token_ids: Tensor
+    positions: Tensor
+    layout: Layout
+
+
+class PageTables:
+    """Host copies of every row's page tables, one a cache group: int32 [rows, pages], rewritten only where changed."""
+
+    def __init__(self, num_groups: int, num_rows: int, num_pages: int) -> None:
+        self.tables = [np.zeros((num_rows, num_pages), dtype=np.int32) for _ in range(num_groups)]
+        self._seen: list[tuple[int, int]] = [(-1, -1)] * num_rows  # (epoch, pages_changed) last copied
+
+    def update(self, plan: StepPlan) -> None:
+        """Brings the rows of a plan up to date."""
+        for work in plan.rows:
+            request = work.request
+            assert request.row is not None
+            now = (request.epoch, request.pages_changed)
+            if self._seen[request.row] != now:
+                for table, pages in zip(self.tables, request.pages, strict=True):
+                    table[request.row, : len(pages)] = pages
+                self._seen[request.row] = now
+
+
+def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torch.device) -> StepInputs:
+    """Lays a plan's tokens out as one flat batch; one copy to the device for each integer width."""
+    tables.update(plan)
+    rows = np.array([work.request.row for work in plan.rows], dtype=np.int64)
+    q_lens = np.array([work.count for work in plan.rows], dtype=np.int64)
+    begins = np.array([work.begin for work in plan.rows], dtype=np.int64)
+    num_tokens, num_rows, decodes = int(q_lens.sum()), len(rows), plan.num_decode_rows
+    q_start = np.zeros(num_rows + 1, dtype=np.int32)
+    np.cumsum(q_lens, out=q_start[1:])
+    kv_lens = begins + q_lens
+
+    ids = np.empty(num_tokens, dtype=np.int64)
+    for index, work in enumerate(plan.rows[:decodes]):
+        ids[index] = work.request.tokens[work.begin]
+    for index, work in enumerate(plan.rows[decodes:], decodes):
+        ids[q_start[index] : q_start[index + 1]] = work.request.tokens[work.begin : work.begin + work.count]
+    if decodes == num_rows:
+        positions, row_of = begins, rows
+    else:
+        row_of = np.repeat(rows, q_lens)
+        positions = np.arange(num_tokens) + np.repeat(begins - q_start[:-1], q_lens)
+
+    num_pages = -(-int(kv_lens.max()) // page_size)
+    slots = [table[row_of, positions // page_size].astype(np.int64) * page_size for table in tables.tables]
+    offsets = positions % page_size
+    wide = _to_device([ids, positions, *(slot + offsets for slot in slots)], device)
+    narrow = _to_device(
+        [q_start, kv_lens.astype(np.int32), *(table[rows, :num_pages].ravel() for table in tables.tables)], device
+    )
+    layout = Layout(
+        q_start=narrow[0],
+        q_pos=wide[1],
+        kv_len=narrow[1],
+        tables=tuple(table.view(num_rows, num_pages) for table in narrow[2:]),
+        write_slots=tuple(wide[2:]),
+        page_size=page_size,
+        num_rows=num_rows,
+        num_tokens=num_tokens,
+        num_decode_rows=decodes,
+        max_q=int(q_lens.max()),
+        max_kv=int(kv_lens.max()),
+        q_lens=tuple(q_lens.tolist()),
+        kv_lens=tuple(kv_lens.tolist()),
+    )
+    return StepInputs(wide[0], wide[1], layout)
+
+
+def _to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Several arrays of one dtype as tensors on the device, with a single copy."""
+    if device.type == "cpu":
+        return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    packed = torch.from_numpy(np.concatenate(arrays)).pin_memory().to(device, non_blocking=True)
+    return list(packed.split([len(array) for array in arrays]))

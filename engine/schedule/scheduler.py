@@ -1,0 +1,279 @@
+"""Which requests run in a step, and with which pages. Knows tokens and pages, nothing of tensors.
+
+There are no phases: every running request catches up from `num_computed` to its last token by as much as the budget
+allows, decodes first. Chunked prefill, a prefix hit and a resumed preemption are all that one rule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from octavo.engine.attention.base import TRASH_PAGE, CacheGroup
+from octavo.engine.memory.kv_cache import pages_of_one_chat
+from octavo.engine.memory.pool import PagePool
+from octavo.engine.memory.prefix import PrefixCache
+from octavo.engine.request import Request, RequestStatus
+from octavo.engine.schedule.budget import StepBudget
+from octavo.engine.schedule.plan import RowWork, StepPlan
+from octavo.engine.schedule.policy import Policy
+
+
+class Scheduler:
+    """Owns the queue, the running requests, their rows and their pages.
+
+    `hold_back`: a waiting request whose next pages are just being computed by a running one waits for them.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[CacheGroup],
+        pools: Sequence[PagePool],
+        prefix: PrefixCache,
+        policy: Policy,
+        budget: StepBudget,
+        max_running: int,
+        *,
+        prune_windows: bool = True,
+        hold_back: bool = True,
+    ) -> None:
+        self.groups = tuple(groups)
+        self.pools = tuple(pools)
+        self.prefix = prefix
+        self.budget = budget
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []  # by arrival: the last one is preempted first
+        self.num_preemptions = 0
+        self._page_size = prefix.page_size
+        self._policy = policy
+        self._prune = prune_windows
+        self._hold_back = hold_back
+        self._free_rows = list(range(max_running - 1, -1, -1))
+
+    # -- the queue ----------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Puts a request at the end of the queue."""
+        self.waiting.append(request)
+
+    def find(self, request_id: str) -> Request | None:
+        """The waiting or running request of that id."""
+        return next((r for r in (*self.running, *self.waiting) if r.id == request_id), None)
+
+    def remove(self, request: Request, *, keep_pages: bool) -> None:
+        """Ends a request, wherever it is; its pages are free or cached when this returns.
+
+        `keep_pages` False: nothing it computed may be used again (its scores were not finite).
+        """
+        if request in self.running:
+            self._leave(request, keep_pages=keep_pages)
+        else:
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def schedule(self, now_s: float) -> StepPlan | None:
+        """Plans the next step, or None if nothing can run."""
+        rows: list[RowWork] = []
+        planned: set[str] = set()
+        for request in list(self.running):  # decodes: one token each
+            if request.num_uncomputed == 1 and request.status is RequestStatus.RUNNING:
+                self._plan_row(request, 1, rows, planned)
+        left = self.budget.chunk(len(rows))
+        for request in list(self.running):  # prompts under way
+            if left and request.num_uncomputed > 1 and request.status is RequestStatus.RUNNING:
+                left -= self._plan_row(request, min(left, request.num_uncomputed), rows, planned)
+        if left and self.waiting:
+            self._admit(left, rows, planned, now_s)
+        # A preemption for a later row may have taken an earlier one out again.
+        rows = [row for row in rows if row.request.status is RequestStatus.RUNNING]
+        if not rows:
+            return None
+        rows.sort(key=lambda row: row.count != 1)
+        return StepPlan(tuple(rows), sum(row.count == 1 for row in rows))
+
+    def _plan_row(self, request: Request, count: int, rows: list[RowWork], planned: set[str]) -> int:
+        if not self._reserve(request, request.num_computed + count, planned):
+            return 0
+        end = request.num_computed + count
+        samples = end == len(request.tokens) and end < request.limit
+        rows.append(RowWork(request, request.num_computed, count, samples, request.epoch))
+        planned.add(request.id)
+        return count
+
+    def _admit(self, left: int, rows: list[RowWork], planned: set[str], now_s: float) -> None:
+        for request in self._policy.order(self.waiting, self.prefix, now_s):
+            if not left or not self._free_rows:
+                return
+            if self._hold_back and self._computed_elsewhere(request):
+                continue
+            if not self._enter(request):
+                if self._policy.strict:
+                    return
+                continue
+            left -= self._plan_row(request, min(left, request.num_uncomputed), rows, planned)
+
+    def _enter(self, request: Request) -> bool:
+        """Takes the cached beginning and a row, if there is room for all the request's tokens; else changes nothing."""
+        scores_prompt = request.params.prompt_logprobs is not None
+        match = None if scores_prompt else self.prefix.match(request.tokens)
+        request.pages = match.pages if match else [[] for _ in self.groups]
+        request.num_computed = match.num_tokens if match else 0
+        request.prefix_handle = match.handle if match else None
+        if self.running and not self._has_room(request):
+            self.prefix.finish(request.prefix_handle, request.tokens, request.pages, 0)
+            request.pages, request.num_computed, request.prefix_handle = [], 0, None
+            return False
+        if request.status is RequestStatus.WAITING:
+            request.cached_tokens = request.num_computed
+        self.waiting.remove(request)
+        request.row = self._free_rows.pop()
+        request.epoch += 1
+        request.num_in_tree = request.num_computed
+        request.status = RequestStatus.RUNNING
+        self.running.append(request)
+        self.running.sort(key=lambda r: r.arrival_s)
+        return True
+
+    def _has_room(self, request: Request) -> bool:
+        """Whether the request's present tokens and one more page for every running chat fit."""
+        for index, group in enumerate(self.groups):
+            whole = pages_of_one_chat(group, len(request.tokens) + 1, self._page_size, self.budget.max_chunk)
+            held = sum(page != TRASH_PAGE for page in request.pages[index])
+            spare = len(self.running) if self._page_size < len(request.tokens) else 0
+            if self._available(index) < whole - held + spare:
+                return False
+        return True
+
+    def _computed_elsewhere(self, request: Request) -> bool:
+        """Whether a running request is about to compute pages that this one could share."""
+        size, tokens = self._page_size, request.tokens
+        found: int | None = None
+        for other in self.running:
+            if other.num_computed >= len(other.tokens) - 1 or other.tokens[:size] != tokens[:size]:
+                continue
+            same = common_prefix(other.tokens, tokens, min(len(other.tokens), len(tokens) - 1)) // size * size
+            if same > other.num_computed:
+                found = self.prefix.peek(tokens) if found is None else found
+                if same > found:
+                    return True
+        return False
+
+    # -- pages --------------------------------------------------------------------------------------------------------
+
+    def _available(self, group: int) -> int:
+        return self.pools[group].num_free + self.prefix.num_evictable(group)
+
+    def _reserve(self, request: Request, num_tokens: int, planned: set[str]) -> bool:
+        """Gives the request pages for its first `num_tokens`, evicting and preempting others if it must.
+
+        False if that is not possible now; the request itself may have been preempted then.
+        """
+        pages = -(-num_tokens // self._page_size)
+        for index, pool in enumerate(self.pools):
+            missing = pages - len(request.pages[index])
+            while missing > 0 and pool.num_free < missing:
+                if self.prefix.evict(index, missing - pool.num_free):
+                    continue
+                victim = next((r for r in reversed(self.running) if r.id not in planned), None)
+                if victim is None or victim is request:
+                    if len(self.running) > 1:
+                        self._preempt(request)
+                    return False
+                self._preempt(victim)
+            if missing > 0:
+                request.pages[index].extend(pool.allocate(missing))
+                request.pages_changed += 1
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        """Takes a request's pages; it waits at the front and computes again what is no longer cached by then."""
+        self._leave(request, keep_pages=True)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed = 0
+        request.preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.appendleft(request)
+
+    def _leave(self, request: Request, *, keep_pages: bool) -> None:
+        self.prefix.finish(
+            request.prefix_handle, request.tokens, request.pages, request.num_computed if keep_pages else 0
+        )
+        self.running.remove(request)
+        assert request.row is not None
+        self._free_rows.append(request.row)
+        request.row, request.pages, request.prefix_handle = None, [], None
+        request.epoch += 1
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def commit(self, work: RowWork, token_id: int | None) -> None:
+        """Takes a row's result: its tokens' keys and values are certain now, and `token_id` is the next token."""
+        request = work.request
+        request.num_computed = work.begin + work.count
+        if token_id is not None:
+            request.tokens.append(token_id)
+        size = self._page_size
+        if request.num_computed // size > request.num_in_tree // size:
+            request.prefix_handle = self.prefix.extend(
+                request.prefix_handle, request.tokens, request.pages, request.num_computed
+            )
+            request.num_in_tree = request.num_computed
+        if self._prune:
+            self._release_passed(request)
+
+    def _release_passed(self, request: Request) -> None:
+        """Gives back pages that lie behind the window of every token still to come."""
+        for index, group in enumerate(self.groups):
+            if group.window is None:
+                continue
+            passed = max(0, request.num_computed - group.window + 1) // self._page_size
+            table = request.pages[index]
+            for page in range(passed - 1, -1, -1):
+                if table[page] == TRASH_PAGE:
+                    break
+                self.pools[index].release([table[page]])
+                table[page] = TRASH_PAGE
+                request.pages_changed += 1
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError unless every page is accounted for: free, cached, or held by running requests."""
+        self.prefix.check_integrity()
+        for index, pool in enumerate(self.pools):
+            expected: dict[int, int] = {}
+            held = [page for request in self.running for page in request.pages[index]]
+            for page in (*held, *self.prefix.cached_pages(index)):
+                if page != TRASH_PAGE:
+                    expected[page] = expected.get(page, 0) + 1
+            pool.check_integrity(expected)
+        if len({r.row for r in self.running}) != len(self.running):
+            raise RuntimeError("two running requests share a row")
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
+    """How many of the first `limit` items agree; compares slices, since they usually agree for long."""
+    low, high = 0, limit
+    if a[:limit] == b[:limit]:
+        return limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def count_pages(requests: Iterable[Request], group: int) -> tuple[int, int]:
+    """(pages held by any of the requests, pages held by more than one of them)."""
+    seen: dict[int, int] = {}
+    for request in requests:
+        for page in request.pages[group]:
+            if page != TRASH_PAGE:
+                seen[page] = seen.get(page, 0) + 1
+    return len(seen), sum(count > 1 for count in seen.values())
