@@ -1,0 +1,19 @@
+"""config.yaml: its model, loading, checking, saving and watching. Knows nothing of the engine's insides."""
+
+from octavo.app.config.errors import ConfigError, Problem
+from octavo.app.config.load import Settings, engine_config, load_settings
+from octavo.app.config.schema import Applies, Config, applies
+from octavo.app.config.sizes import Size, format_size
+
+__all__ = [
+    "Applies",
+    "Config",
+    "ConfigError",
+    "Problem",
+    "Settings",
+    "Size",
+    "applies",
+    "engine_config",
+    "format_size",
+    "load_settings",
+]
