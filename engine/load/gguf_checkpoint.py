@@ -1,0 +1,146 @@
+"""A GGUF model as a Checkpoint: Hugging Face names, weights decoded chunk by chunk while they are streamed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from octavo.engine.errors import CheckpointError
+from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
+from octavo.engine.load.gguf_config import build_config, build_generation_config
+from octavo.engine.load.gguf_decode import CHUNK_ELEMENTS, DECODERS, decode_blocks
+from octavo.engine.load.gguf_file import GGUFTensor
+from octavo.engine.load.gguf_metadata import Metadata
+from octavo.engine.load.gguf_names import Source, family_of, translate
+from octavo.engine.load.gguf_split import read_parts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class GGUFCheckpoint(Checkpoint):
+    """One .gguf file, or all parts of a split one. Files are open only while a stream runs."""
+
+    kind = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        parts = read_parts(path)
+        self._meta = Metadata(parts[0].metadata, parts[0].path)
+        family = family_of(self._meta.architecture, path)
+        self._stored = {t.name: (p.path, t) for p in parts for t in p.tensors.values()}
+        heads = _positive(self._meta, ".attention.head_count")
+        self._sources = translate(
+            parts,
+            family,
+            layers=_positive(self._meta, ".block_count"),
+            heads=heads,
+            kv_heads=_positive(self._meta, ".attention.head_count_kv", heads),
+        )
+        for source in self._sources.values():
+            _check_type(source.stored, source.file)
+        if "model.embed_tokens.weight" not in self._sources:
+            raise self.missing("token_embd.weight")
+        self.config = build_config(self._meta, family, self._sources, self._read_setting)
+        self.generation_config = build_generation_config(self._meta)
+        self.tensors = {
+            s.name: TensorInfo(s.name, s.stored.type.name, s.shape, s.file, s.size_bytes)
+            for s in self._sources.values()
+        }
+
+    def stream(
+        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        wanted = self._sources if names is None else names
+        for name in wanted:
+            if name not in self._sources:
+                raise self.missing(name)
+        order = {path: index for index, path in enumerate(dict.fromkeys(s.file for s in self._sources.values()))}
+        sources = sorted((self._sources[name] for name in wanted), key=lambda s: (order[s.file], s.offset))
+        return self._decode_all(sources, dtype)
+
+    def load_tokenizer(self) -> PreTrainedTokenizerBase:
+        from octavo.engine.load.gguf_tokenizer import build_tokenizer
+
+        return build_tokenizer(self._meta, context_length=self.config["max_position_embeddings"])
+
+    def _decode_all(self, sources: list[Source], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+        for file, group in itertools.groupby(sources, key=lambda source: source.file):
+            with file.open("rb") as stream:
+                for source in group:
+                    yield source.name, _decode(stream, source, dtype)
+
+    def _read_setting(self, name: str) -> Tensor | None:
+        if name not in self._stored:
+            return None
+        file, stored = self._stored[name]
+        _check_type(stored, file)
+        with file.open("rb") as stream:
+            return _decode(stream, Source(name, stored.shape, file, stored), torch.float32).flatten()
+
+
+def _positive(meta: Metadata, key: str, default: int | None = None) -> int:
+    value = meta.whole(key) if default is None else meta.whole(key, default)
+    if value < 1:
+        raise meta.error(f"the metadata key {meta.architecture}{key} is {value}, expected at least 1.")
+    return value
+
+
+def _check_type(stored: GGUFTensor, file: Path) -> None:
+    if stored.type.name not in DECODERS:
+        raise CheckpointError(
+            f"{file.name} stores {stored.name} as {stored.type.name}, which is not supported.",
+            file=str(file),
+            tensor=stored.name,
+            remedy=f"Fetch a file of one of the types {', '.join(DECODERS)}.",
+        )
+
+
+def _decode(stream: BufferedReader, source: Source, dtype: torch.dtype | None) -> Tensor:
+    """Reads and decodes one tensor in chunks of whole blocks, straight into the wanted dtype."""
+    kind = source.stored.type
+    plain = _PLAIN.get(kind.name)
+    out = torch.empty(math.prod(source.shape), dtype=dtype or plain or torch.float32)
+    stream.seek(source.offset)
+    if source.undo != "added_one" and plain == out.dtype:
+        _read_into(stream, out.view(torch.uint8), source)
+    else:
+        blocks_a_chunk = max(1, CHUNK_ELEMENTS // kind.block_size)
+        raw = torch.empty((blocks_a_chunk, kind.block_bytes), dtype=torch.uint8)
+        for start in range(0, out.numel(), blocks_a_chunk * kind.block_size):
+            target = out[start : start + blocks_a_chunk * kind.block_size]
+            blocks = raw[: target.numel() // kind.block_size]
+            _read_into(stream, blocks, source)
+            values = decode_blocks(blocks, kind.name)
+            if source.undo == "added_one":
+                values = values - 1.0
+            target.copy_(values.view(-1))
+    out = out.view(source.shape)
+    return _undo_rotary_rows(out, source.heads) if source.undo == "rotary_rows" else out
+
+
+def _undo_rotary_rows(rows: Tensor, heads: int) -> Tensor:
+    """From pairs (2i, 2i + 1) of interleaved rotary embedding to the halves (i, i + size / 2) of a head."""
+    pairs = rows.view(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+    return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def _read_into(stream: BufferedReader, target: Tensor, source: Source) -> None:
+    view = memoryview(target.view(-1).numpy().data)
+    got = stream.readinto(view)
+    if got != len(view):
+        raise CheckpointError(
+            f"{source.file.name} ended while {source.stored.name} was read.",
+            file=str(source.file),
+            tensor=source.stored.name,
+            remedy="The file was changed or is on a drive that went away; load it again.",
+        )
