@@ -1,0 +1,111 @@
+"""The inner loop that both paged attention kernels share: one tile of query rows over a range of a row's keys.
+
+Keys and values lie in pages [pages, Hkv, page_size, D]. The KV tile (BLOCK_N tokens) is independent of the page size:
+where a page holds whole tiles its number is read once a tile, else once a token, always through the row's page table
+and with 64-bit offsets. Softmax runs online in base 2 and float32 (FlashAttention: Dao et al. 2022); scores, running
+peak and sum stay in registers, and the division comes once at the end.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def page_slots(table_ptr, start, cols, in_range, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(physical page, offset in it) of tokens `cols` = start .. start + BLOCK_N; the page is one number a tile if it can."""
+    if PAGE_SIZE % BLOCK_N == 0:
+        page = tl.load(table_ptr + start // PAGE_SIZE).to(tl.int64)
+        offset = start % PAGE_SIZE + tl.arange(0, BLOCK_N)
+    else:
+        page = tl.load(table_ptr + cols // PAGE_SIZE, mask=in_range, other=0).to(tl.int64)
+        offset = cols % PAGE_SIZE
+    return page, offset
+
+
+@triton.jit
+def softcapped(scores, scale, softcap):
+    """softcap * tanh(scores * scale / softcap) in base-2 units; tanh through exp, exact at both ends."""
+    e = tl.exp2(scores * (scale * 2.8853900817779268 / softcap))  # 2 / ln 2
+    return (1.4426950408889634 * softcap) * (1.0 - 2.0 / (e + 1.0))
+
+
+@triton.jit
+def attend_tiles(
+    acc,
+    peak,
+    total,
+    q,
+    k_base,
+    v_base,
+    table_ptr,
+    lo,
+    hi,
+    first_key,
+    end_key,
+    row_first,
+    row_last,
+    k_page_stride,
+    k_slot_stride,
+    v_page_stride,
+    v_slot_stride,
+    scale,
+    softcap,
+    DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Folds keys [lo, hi), lo a multiple of BLOCK_N, into (acc [M, BLOCK_V], peak [M], total [M]).
+
+    MASKED: only keys in [first_key, end_key) are read at all (slots outside may hold anything, NaN too), and row m
+    sees row_first[m] .. row_last[m] of them. Else every key of the range exists and is seen by every row.
+    """
+    col_d = tl.arange(0, BLOCK_D)
+    col_v = tl.arange(0, BLOCK_V)
+    for start in range(lo, hi, BLOCK_N):
+        start = tl.multiple_of(start, BLOCK_N)
+        cols = start + tl.arange(0, BLOCK_N)
+        if MASKED:
+            in_range = (cols >= first_key) & (cols < end_key)
+        else:
+            in_range = cols >= 0
+        page, offset = page_slots(table_ptr, start, cols, in_range, PAGE_SIZE, BLOCK_N)
+        k_tile = k_base + (page * k_page_stride + offset * k_slot_stride)[:, None] + col_d[None, :]
+        if MASKED:
+            k = tl.load(k_tile, mask=in_range[:, None] & (col_d < DIM)[None, :], other=0.0)
+        elif DIM == BLOCK_D:
+            k = tl.load(k_tile)
+        else:
+            k = tl.load(k_tile, mask=(col_d < DIM)[None, :], other=0.0)
+        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)
+        if SOFTCAP:
+            scores = softcapped(scores, scale, softcap)
+        else:
+            scores = scores * (scale * 1.4426950408889634)
+        if MASKED:
+            seen = (cols[None, :] >= row_first[:, None]) & (cols[None, :] <= row_last[:, None])
+            scores = tl.where(seen, scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        if MASKED:  # a row that has seen no key yet: any finite peak will do, all its weights are zero
+            anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        else:
+            anchor = new_peak
+        weights = tl.exp2(scores - anchor[:, None])
+        decay = tl.exp2(peak - anchor)
+        total = total * decay + tl.sum(weights, 1)
+        acc = acc * decay[:, None]
+        v_tile = v_base + (page * v_page_stride + offset * v_slot_stride)[:, None] + col_v[None, :]
+        if MASKED:
+            v = tl.load(v_tile, mask=in_range[:, None] & (col_v < V_DIM)[None, :], other=0.0)
+        elif V_DIM == BLOCK_V:
+            v = tl.load(v_tile)
+        else:
+            v = tl.load(v_tile, mask=(col_v < V_DIM)[None, :], other=0.0)
+        acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision=PRECISION)
+        peak = new_peak
+    return acc, peak, total

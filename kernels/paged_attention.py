@@ -1,0 +1,299 @@
+"""Attention over paged keys and values: the plain torch reference, and the launches of the two Triton kernels.
+
+The kernels and what bounds them are described in attention_decode.py (one query token a row, split over the keys) and
+attention_prefill.py (rows with any number of query tokens). Here tiles are chosen, from head size, type and the
+device's figures only. No launch reads device memory: grids come from bounds the host knows, lengths are read by the
+kernels, so every function here may be captured into a CUDA graph. Shapes as in the engine: q [T, Hq, Dk], pages
+[pages, Hkv, page_size, D], table int32 [R, P], kv_len int32 [R], q_pos int64 [T], q_start int32 [R + 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from octavo.kernels.attention_decode import decode_kernel, merge_kernel
+from octavo.kernels.attention_prefill import prefill_kernel
+from octavo.kernels.device import DeviceTraits, device_traits
+
+MAX_HEAD_SIZE = 256
+BLOCKS_PER_MULTIPROCESSOR = 4  # decode programs wanted on each: enough loads in flight to saturate memory
+MIN_SPLIT_KEYS = 128  # a shorter run costs more to merge than it gains
+MERGE_RUNS = 16  # partial results a merge program reads at once
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a layer's attention is compiled for. `window` counts the query itself."""
+
+    q_heads: int
+    kv_heads: int
+    dim: int
+    v_dim: int
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+    causal: bool = True
+
+    @property
+    def group(self) -> int:
+        return self.q_heads // self.kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """BLOCK_M query rows by BLOCK_N keys, and how many warps and pipeline stages work on it."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+
+
+def attention_reference(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    table: Tensor,
+    q_start: Tensor,
+    q_pos: Tensor,
+    kv_len: Tensor,
+    shape: AttentionShape,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """(values [T, Hq, Dv], natural log-sum-exp [T, Hq]) in `dtype`, row by row; nothing attended is (0, -inf)."""
+    out = torch.zeros((q.shape[0], shape.q_heads, shape.v_dim), dtype=dtype, device=q.device)
+    lse = torch.full((q.shape[0], shape.q_heads), float("-inf"), dtype=dtype, device=q.device)
+    page_size = k_pages.shape[2]
+    starts = q_start.tolist()
+    for row, length in enumerate(kv_len.tolist()):
+        tokens = slice(starts[row], starts[row + 1])
+        at = torch.arange(length, device=q.device)
+        page = table[row].long()[at // page_size]
+        k = k_pages[page, :, at % page_size].to(dtype).repeat_interleave(shape.group, 1)
+        v = v_pages[page, :, at % page_size].to(dtype).repeat_interleave(shape.group, 1)
+        position = q_pos[tokens, None]
+        seen = torch.ones((position.shape[0], length), dtype=torch.bool, device=q.device)
+        if shape.causal:
+            seen &= at <= position
+        if shape.window is not None:
+            seen &= at > position - shape.window
+        read = seen.any(0)
+        k[~read] = 0
+        v[~read] = 0
+        scores = torch.einsum("qhd,khd->qhk", q[tokens].to(dtype), k) * shape.scale
+        if shape.softcap is not None:
+            scores = shape.softcap * torch.tanh(scores / shape.softcap)
+        scores = scores.masked_fill(~seen[:, None], float("-inf"))
+        lse[tokens] = torch.logsumexp(scores, -1)
+        weights = torch.nan_to_num(torch.softmax(scores, -1), nan=0.0)
+        out[tokens] = torch.einsum("qhk,khd->qhd", weights, v)
+    return out, lse
+
+
+def decode_tile(shape: AttentionShape, dtype: torch.dtype, traits: DeviceTraits) -> tuple[Tile, bool]:
+    """The tile of the decode kernel, and whether it uses dots (else one query head a program, on vectors)."""
+    width = max(padded(shape.dim), padded(shape.v_dim))
+    if dtype == torch.float32 or not traits.tensor_cores:
+        return Tile(m=1, n=max(16, min(64, 4096 // width)), warps=4, stages=2), False
+    m = min(64, max(16, triton.next_power_of_2(shape.group)))
+    n = 64 if width <= 128 else 32
+    return Tile(m=m, n=n, warps=4, stages=3 if traits.shared_bytes > 160_000 else 2), True
+
+
+def prefill_tile(shape: AttentionShape, max_q: int, dtype: torch.dtype, traits: DeviceTraits) -> Tile:
+    """The tile of the prefill kernel; short pieces take low tiles. `max_q` is a bound, so the choice is the host's."""
+    width = max(padded(shape.dim), padded(shape.v_dim))
+    if dtype == torch.float32:
+        return Tile(m=32 if width <= 128 else 16, n=32, warps=4, stages=1)
+    rows = max_q * shape.group
+    if rows <= 32:
+        return Tile(m=16, n=64 if width <= 128 else 32, warps=4, stages=2)
+    roomy = traits.shared_bytes > 160_000
+    if rows <= 512 or (width > 128 and not roomy):
+        return Tile(m=64, n=64 if width <= 128 else 32, warps=4, stages=2)
+    if width > 128:
+        return Tile(m=128, n=64, warps=8, stages=2)
+    return Tile(m=128, n=64, warps=8, stages=3 if roomy else 2)
+
+
+def split_count(shape: AttentionShape, rows: int, max_kv: int, dtype: torch.dtype, traits: DeviceTraits) -> int:
+    """Into how many runs decoding cuts a row's keys at most: enough programs for the device, none too short."""
+    tile, dot = decode_tile(shape, dtype, traits)
+    heads = shape.kv_heads * triton.cdiv(shape.group, tile.m) if dot else shape.q_heads
+    keys = max_kv if shape.window is None else min(max_kv, shape.window + tile.n)
+    wanted = triton.cdiv(BLOCKS_PER_MULTIPROCESSOR * traits.multiprocessors, max(1, rows * heads))
+    return max(1, min(wanted, keys // MIN_SPLIT_KEYS))
+
+
+def decode_scratch(shape: AttentionShape, rows: int, splits: int, device: torch.device) -> Tensor:
+    """Room for the partial results of `decode_attention`; layers of one shape may share it."""
+    return torch.empty(rows * shape.q_heads * splits * (shape.v_dim + 1), dtype=torch.float32, device=device)
+
+
+def decode_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    table: Tensor,
+    q_pos: Tensor,
+    kv_len: Tensor,
+    out: Tensor,
+    lse: Tensor | None,
+    shape: AttentionShape,
+    *,
+    rows: int,
+    splits: int,
+    scratch: Tensor | None = None,
+) -> None:
+    """Fills out[:rows] (and the natural-log lse[:rows]) for rows 0 .. rows - 1, whose tokens are q[:rows].
+
+    `splits` from `split_count`; above 1, `scratch` from `decode_scratch` or allocated here. out and lse are dense.
+    """
+    if rows == 0:
+        return
+    tile, dot = decode_tile(shape, q.dtype, device_traits(q.device))
+    min_tiles = max(1, MIN_SPLIT_KEYS // tile.n)
+    if splits > 1:
+        if scratch is None:
+            scratch = decode_scratch(shape, rows, splits, q.device)
+        count = rows * shape.q_heads * splits
+        target, target_lse = scratch[: count * shape.v_dim], scratch[count * shape.v_dim :]
+    else:
+        target, target_lse = out, out if lse is None else lse
+    window = 0 if shape.window is None else shape.window
+    head_programs = shape.kv_heads * triton.cdiv(shape.group, tile.m)
+    decode_kernel[(splits, head_programs, rows)](
+        q,
+        k_pages,
+        v_pages,
+        target,
+        target_lse,
+        table,
+        kv_len,
+        q_pos,
+        splits,
+        table.stride(0),
+        q.stride(0),
+        q.stride(1),
+        *k_pages.stride()[:3],
+        *v_pages.stride()[:3],
+        shape.scale,
+        shape.softcap or 0.0,
+        window,
+        Q_HEADS=shape.q_heads,
+        GROUP=shape.group,
+        DIM=shape.dim,
+        V_DIM=shape.v_dim,
+        BLOCK_D=padded(shape.dim),
+        BLOCK_V=padded(shape.v_dim),
+        BLOCK_M=tile.m,
+        BLOCK_N=tile.n,
+        MIN_TILES=min_tiles,
+        PAGE_SIZE=k_pages.shape[2],
+        WINDOW=shape.window is not None,
+        SOFTCAP=shape.softcap is not None,
+        CAUSAL=shape.causal,
+        SPLIT=splits > 1,
+        LSE=lse is not None,
+        DOT=dot,
+        PRECISION="ieee",
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    if splits > 1:
+        merge_kernel[(rows, shape.q_heads)](
+            target,
+            target_lse,
+            out,
+            out if lse is None else lse,
+            kv_len,
+            q_pos,
+            splits,
+            window,
+            Q_HEADS=shape.q_heads,
+            V_DIM=shape.v_dim,
+            BLOCK_V=padded(shape.v_dim),
+            BLOCK_N=tile.n,
+            BLOCK_S=MERGE_RUNS,
+            MIN_TILES=min_tiles,
+            WINDOW=shape.window is not None,
+            CAUSAL=shape.causal,
+            LSE=lse is not None,
+            num_warps=4,
+        )
+
+
+def prefill_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    table: Tensor,
+    q_start: Tensor,
+    q_pos: Tensor,
+    kv_len: Tensor,
+    out: Tensor,
+    lse: Tensor | None,
+    shape: AttentionShape,
+    *,
+    first_row: int,
+    num_rows: int,
+    num_tokens: int,
+    max_q: int,
+) -> None:
+    """Fills out (and lse) for the tokens of rows first_row .. num_rows - 1, which are at most `num_tokens`.
+
+    All tensors are the whole step's; out [T, Hq, Dv] and lse [T, Hq] are dense.
+    """
+    rows = num_rows - first_row
+    if rows <= 0 or num_tokens <= 0:
+        return
+    tile = prefill_tile(shape, max_q, q.dtype, device_traits(q.device))
+    heads = min(shape.group, tile.m)
+    tiles = num_tokens // (tile.m // heads) + rows
+    prefill_kernel[(tiles, shape.kv_heads * triton.cdiv(shape.group, heads))](
+        q,
+        k_pages,
+        v_pages,
+        out,
+        out if lse is None else lse,
+        table,
+        q_start,
+        kv_len,
+        q_pos,
+        first_row,
+        num_rows,
+        table.stride(0),
+        q.stride(0),
+        q.stride(1),
+        *k_pages.stride()[:3],
+        *v_pages.stride()[:3],
+        shape.scale,
+        shape.softcap or 0.0,
+        0 if shape.window is None else shape.window,
+        Q_HEADS=shape.q_heads,
+        GROUP=shape.group,
+        HEADS=heads,
+        DIM=shape.dim,
+        V_DIM=shape.v_dim,
+        BLOCK_D=padded(shape.dim),
+        BLOCK_V=padded(shape.v_dim),
+        BLOCK_M=tile.m,
+        BLOCK_N=tile.n,
+        PAGE_SIZE=k_pages.shape[2],
+        WINDOW=shape.window is not None,
+        SOFTCAP=shape.softcap is not None,
+        CAUSAL=shape.causal,
+        LSE=lse is not None,
+        PRECISION="ieee",
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+
+
+def padded(dim: int) -> int:
+    """The power of two, at least 16, that a tile of `dim` channels is laid out in."""
+    return max(16, triton.next_power_of_2(dim))
