@@ -268,7 +268,7 @@ def _download(
 
 
 def _remember(folder: Path, revision: str, commit: str) -> None:
-    """Notes which commit the branch pointed to, as the hub's own library does, so that a later start needs no network."""
+    """Notes which commit the branch pointed to, as the hub's own library does: the next start needs no network."""
     reference = folder.parent.parent / "refs" / revision
     with suppress(OSError):
         reference.parent.mkdir(parents=True, exist_ok=True)
