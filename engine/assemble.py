@@ -1,0 +1,195 @@
+"""From a checkpoint to a running engine: the one place where all parts meet."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from octavo.engine.attention import choose_backend
+from octavo.engine.config import EngineConfig
+from octavo.engine.core import EngineCore
+from octavo.engine.engine import EngineParts, LoadProgress, ModelInfo
+from octavo.engine.errors import LoadError
+from octavo.engine.load.checkpoint import Checkpoint, open_checkpoint
+from octavo.engine.memory import KVCache, NoCache, PagePool, PrefixCache, RadixTree, SlotCache
+from octavo.engine.model.base import CausalModel
+from octavo.engine.model.build import build_model, build_random
+from octavo.engine.model.spec import ModelSpec
+from octavo.engine.request import Event
+from octavo.engine.run.resolve import (
+    CacheSize,
+    resolve_cache,
+    resolve_chunk,
+    resolve_context,
+    resolve_device,
+    resolve_dtype,
+    resolve_kv_dtype,
+    resolve_threads,
+)
+from octavo.engine.run.runner import ModelRunner
+from octavo.engine.schedule import Scheduler, StepBudget, make_policy
+from octavo.engine.text.stops import stop_token_ids
+from octavo.engine.text.template import ChatTemplate
+from octavo.engine.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+SHAPE_PREFIX = "shape:"
+Progress = Callable[[LoadProgress], None]
+
+
+def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> EngineParts:
+    """Loads the model, sizes the cache and puts the engine's parts together. Raises the errors of engine/errors.py."""
+    device, device_notice = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, device)
+    if device.type == "cpu":
+        torch.set_num_threads(resolve_threads(config.cpu_threads))
+    else:
+        torch.cuda.set_device(device)
+    notices = [device_notice] if device_notice else []
+    name = str(source)
+    if name.startswith(SHAPE_PREFIX):
+        shape = shape_config(name.removeprefix(SHAPE_PREFIX))
+        context = resolve_context(config, _max_positions(shape))
+        progress(LoadProgress("weights", 0, 0))
+        model = build_random(shape, device=device, dtype=dtype, context_length=context, fusion=config.fusion)
+        return _put_together(model, config, name, notices, None, None, frozenset(), {}, "random weights")
+    progress(LoadProgress("opening", 0, 0))
+    with open_checkpoint(Path(source)) as checkpoint:
+        context = resolve_context(config, _max_positions(checkpoint.config))
+        model = build_model(
+            checkpoint,
+            device=device,
+            dtype=dtype,
+            context_length=context,
+            fusion=config.fusion,
+            quantization=config.quantization,
+            progress=lambda stage, done, total: progress(LoadProgress(stage, done, total)),
+        )
+        progress(LoadProgress("tokenizer", 0, 0))
+        tokenizer = Tokenizer(checkpoint.load_tokenizer(), name=checkpoint.path.name)
+        template = ChatTemplate(tokenizer)
+        ends = stop_token_ids(tokenizer, checkpoint.config, checkpoint.generation_config)
+        form = _stored_format(checkpoint)
+        defaults = dict(checkpoint.generation_config)
+        name = checkpoint.path.name
+        notices.extend(getattr(model, "notices", ()))
+    progress(LoadProgress("cache", 0, 0))
+    return _put_together(model, config, name, notices, tokenizer, template, ends, defaults, form)
+
+
+def _put_together(
+    model: CausalModel,
+    config: EngineConfig,
+    name: str,
+    notices: list[str],
+    tokenizer: Tokenizer | None,
+    template: ChatTemplate | None,
+    end_ids: frozenset[int],
+    generation_defaults: Mapping[str, Any],
+    form: str,
+) -> EngineParts:
+    device = model.device
+    kv_dtype = resolve_kv_dtype(config.kv_cache_dtype, model.dtype)
+    size = resolve_cache(config, model.cache_groups, model.max_positions, kv_dtype, device)
+    if size.notice:
+        notices.append(size.notice)
+    if not config.paged_attention and config.prefix_sharing:
+        notices.append("Paged attention is off: chats share nothing, and each holds a slot of its whole context.")
+    backend = choose_backend(device, model.dtype, model.attn_specs, config.fusion)
+    cache = KVCache(model.cache_groups, size.num_pages, size.page_size, kv_dtype, device)
+    runner = ModelRunner(
+        model,
+        cache,
+        backend,
+        max_running=config.max_running,
+        context_length=size.context_length,
+        valid_vocab=tokenizer.vocab_size if tokenizer else None,
+        graphs=config.fusion,
+    )
+    describe = tokenizer.token_text if tokenizer else str
+
+    def core(emit: Callable[[str, Event], None]) -> EngineCore:
+        return EngineCore(_scheduler(config, cache, size, device), runner, emit, describe_token=describe)
+
+    info = ModelInfo(
+        name=name,
+        architecture=model.architecture,
+        format=form,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        context_length=size.context_length,
+        vocab_size=model.vocab_size,
+        weight_bytes=model.weight_bytes,
+        kv_bytes=cache.size_bytes,
+        notices=tuple(notices),
+        generation_defaults=dict(generation_defaults),
+    )
+    settings = dataclasses.asdict(config) | {
+        "device": str(device),
+        "dtype": info.dtype,
+        "context_length": size.context_length,
+        "page_size": size.page_size,
+        "prefix_sharing": config.prefix_sharing and config.paged_attention,
+        "attention_backend": backend.name,
+        "slots": None if config.paged_attention else size.num_pages[0] - 1,
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+    }
+    return EngineParts(core, config, info, size.page_size, tokenizer, template, end_ids, settings)
+
+
+def _scheduler(config: EngineConfig, cache: KVCache, size: CacheSize, device: torch.device) -> Scheduler:
+    pools = [PagePool(count) for count in cache.num_pages]
+    prefix: PrefixCache
+    if not config.paged_attention:
+        prefix = SlotCache(pools, size.page_size)
+    elif config.prefix_sharing:
+        prefix = RadixTree(pools, size.page_size, [group.window for group in cache.groups])
+    else:
+        prefix = NoCache(pools, size.page_size)
+    chunk = resolve_chunk(config.prefill_chunk, device, size.context_length)
+    budget = StepBudget(chunk, config.target_gap_ms / 1000, adaptive=config.prefill_chunk is None)
+    return Scheduler(
+        cache.groups,
+        pools,
+        prefix,
+        make_policy(config.scheduler),
+        budget,
+        config.max_running,
+        prune_windows=config.paged_attention,
+        hold_back=config.paged_attention and config.prefix_sharing,
+    )
+
+
+def shape_config(name: str) -> dict[str, Any]:
+    """The Hugging Face config of a benchmark shape, such as llama-8b. Raises LoadError for an unknown name."""
+    shapes = benchmark_data()["shapes"]
+    if name not in shapes:
+        raise LoadError(f"There is no shape {name!r}.", remedy=f"Known shapes: {', '.join(shapes)}.")
+    return dict(shapes[name])
+
+
+def benchmark_data() -> dict[str, Any]:
+    """The benchmark's workloads and shapes, from workloads.json beside this file."""
+    text = resources.files("octavo.engine").joinpath("workloads.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def _max_positions(config: Mapping[str, Any]) -> int:
+    return ModelSpec.from_config(dict(config)).max_positions
+
+
+def _stored_format(checkpoint: Checkpoint) -> str:
+    """The type most of the checkpoint's bytes are stored in, as people call it."""
+    sizes: dict[str, int] = {}
+    for info in checkpoint.tensors.values():
+        kind = str(info.dtype).removeprefix("torch.")
+        sizes[kind] = sizes.get(kind, 0) + info.size_bytes
+    return max(sizes, key=lambda kind: sizes[kind]) if sizes else "unknown"

@@ -1,0 +1,323 @@
+"""The engine's door: submit, abort, status, close. Behind it one thread runs the steps and sleeps when nothing is to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from octavo.engine.config import EngineConfig
+from octavo.engine.core import EngineCore
+from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueFullError, RequestError
+from octavo.engine.request import Event, Finished, Request, SamplingParams
+from octavo.engine.schedule.scheduler import count_pages
+from octavo.engine.stream import EventStream, RequestHandle, Waker
+from octavo.engine.text.output import OutputText
+from octavo.engine.text.reasoning import ReasoningFormat
+from octavo.engine.text.template import ChatTemplate
+from octavo.engine.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_INTERVAL_S = 0.1  # counting pages takes time: often enough for a monitor, too seldom to be felt
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a load is: `done` of `total` in the stage's own unit (bytes for weights), total 0 if unknown."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What runs, for people and for status pages. Sizes in bytes, lengths in tokens."""
+
+    name: str
+    architecture: str
+    format: str  # "bfloat16", or the checkpoint's own, such as "Q4_1 as bfloat16"
+    dtype: str
+    device: str
+    context_length: int
+    vocab_size: int
+    weight_bytes: int
+    kv_bytes: int
+    notices: tuple[str, ...] = ()
+    generation_defaults: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A picture of the engine, at most SNAPSHOT_INTERVAL_S old while it works."""
+
+    state: Literal["ready", "failed", "closed"]
+    pages: dict[str, int]  # total, free, cached, used, shared, page_size
+    requests: dict[str, int]  # running, waiting, swapped
+    counters: dict[str, int]
+    settings: dict[str, object]
+    progress_s: float  # seconds since the last step while work waits, else 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of; engine/assemble.py builds it from a checkpoint, tests from fakes."""
+
+    core: Callable[[Callable[[str, Event], None]], EngineCore]  # given the sink for events
+    config: EngineConfig
+    info: ModelInfo
+    page_size: int
+    tokenizer: Tokenizer | None = None
+    template: ChatTemplate | None = None
+    end_ids: frozenset[int] = frozenset()
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+class Engine:
+    """One model, one thread, any number of requests in one continuously re-formed batch."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self.config = parts.config
+        self.info = parts.info
+        self._parts = parts
+        self._core: EngineCore = parts.core(self._emit)
+        self._streams: dict[str, EventStream] = {}
+        self._waker = Waker()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._news = threading.Condition()
+        self._queued = 0  # submitted, not yet running
+        self._state: Literal["ready", "failed", "closed"] = "ready"
+        self._last_step_s = time.monotonic()
+        self._snapshot_s = 0.0
+        self._snapshot: tuple[dict[str, int], dict[str, int], dict[str, int]] = ({}, {}, {})
+        self._take_snapshot()
+        self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        config: EngineConfig | None = None,
+        *,
+        progress: Callable[[LoadProgress], None] | None = None,
+    ) -> Engine:
+        """Builds an engine from a folder, a .gguf file, or "shape:NAME" (random weights of that shape).
+
+        Raises the errors of engine/errors.py. An exception from `progress` cancels the load. Nothing stays half-loaded.
+        """
+        from octavo.engine.assemble import assemble
+
+        return cls(assemble(source, config or EngineConfig(), progress or (lambda _: None)))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; RequestError for models without one (random weights)."""
+        if self._parts.tokenizer is None:
+            raise RequestError("This model has no tokenizer; only token ids can be sent to it.")
+        return self._parts.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The model's chat template; RequestError for models without a tokenizer."""
+        if self._parts.template is None:
+            raise RequestError("This model has no tokenizer; only token ids can be sent to it.")
+        return self._parts.template
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of one chat at most, prompt and reply together."""
+        return self.info.context_length
+
+    # -- callers' threads ---------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        reasoning: ReasoningFormat | None = None,
+        reasoning_open: bool = False,
+    ) -> RequestHandle:
+        """Queues a request and returns at once. `reasoning` splits the reply; `reasoning_open`: the prompt ends inside it.
+
+        Raises ContextOverflowError, RequestError, QueueFullError, EngineClosedError.
+        """
+        params = params or SamplingParams()
+        if params.seed is None:
+            params = dataclasses.replace(params, seed=secrets.randbits(63))
+        prompt = tuple(prompt_ids)
+        self._check(prompt, params)
+        request = Request(request_id or uuid.uuid4().hex, prompt, params, time.monotonic())
+        longest = self.context_length - request.num_prompt
+        wanted = longest if params.max_tokens is None else min(params.max_tokens, longest)
+        request.limit = request.num_prompt + wanted
+        output = None
+        if self._parts.tokenizer is not None:
+            output = OutputText(
+                self._parts.tokenizer,
+                list(prompt),
+                stops=params.stop,
+                reasoning=reasoning,
+                reasoning_open=reasoning_open,
+            )
+        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._parts.end_ids)
+        stream = EventStream()
+        with self._news:
+            self._require_ready()
+            if request.id in self._streams:
+                raise RequestError(f"A request with the id {request.id!r} is running already.", field="request_id")
+            if self._queued >= self.config.queue_limit:
+                raise QueueFullError(self.config.queue_limit)
+            self._queued += 1
+            self._streams[request.id] = stream
+            self._inbox.append(lambda: self._core.submit(request, ends, output))
+            self._news.notify()
+        return RequestHandle(request.id, request.num_prompt, stream, self.abort)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request: no further step includes it. Its stream ends with Finished("aborted"). Unknown ids are no error."""
+        with self._news:
+            self._inbox.append(lambda: self._core.abort(request_id))
+            self._news.notify()
+
+    def status(self) -> EngineStatus:
+        """A picture of now, from any thread, without waiting for the engine's."""
+        pages, requests, counters = self._snapshot
+        core = self._core
+        waiting = core is not None and (core.has_work or bool(self._inbox))
+        return EngineStatus(
+            state=self._state,
+            pages=pages,
+            requests=requests,
+            counters=counters,
+            settings=self._parts.settings,
+            progress_s=time.monotonic() - self._last_step_s if waiting and self._state == "ready" else 0.0,
+        )
+
+    def close(self) -> None:
+        """Ends all requests and the thread, and lets go of the model's memory. May be called twice."""
+        with self._news:
+            if self._state != "closed":
+                self._state = "closed"
+                self._news.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._core = None  # type: ignore[assignment]  # frees weights and cache
+        self._parts = dataclasses.replace(self._parts, core=_gone)
+
+    def _check(self, prompt: tuple[int, ...], params: SamplingParams) -> None:
+        if not prompt:
+            raise RequestError("The prompt is empty.", field="prompt", remedy="Send at least one token.")
+        bad = next((token for token in prompt if not 0 <= token < self.info.vocab_size), None)
+        if bad is not None:
+            raise RequestError(
+                f"Token id {bad} is outside the vocabulary of {self.info.vocab_size}.", field="prompt"
+            )
+        scoring_only = params.max_tokens == 0 and params.prompt_logprobs is not None
+        if params.max_tokens is not None and params.max_tokens < 1 and not scoring_only:
+            raise RequestError("max_tokens must be at least 1.", field="max_tokens")
+        if len(prompt) >= self.context_length + scoring_only:
+            raise ContextOverflowError(len(prompt), self.context_length)
+
+    def _require_ready(self) -> None:
+        if self._state == "closed":
+            raise EngineClosedError("The engine was closed.", remedy="Load a model first.")
+        if self._state == "failed":
+            raise EngineClosedError("The engine has failed.", remedy="Load the model again; the log has the cause.")
+
+    # -- the engine's thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._take_messages():
+                self._last_step_s = time.monotonic()
+                if not self._core.step() and self._core.has_work:
+                    # Everything waits for something (a page, a prefix): look again soon rather than at once.
+                    time.sleep(0.001)
+                self._waker.flush()
+                if time.monotonic() - self._snapshot_s > SNAPSHOT_INTERVAL_S:
+                    self._take_snapshot()
+        except Exception as error:
+            log.exception("the engine thread ended")
+            self._state = "failed"
+            self._end_all(f"The engine has failed: {error}")
+            return
+        self._end_all("The engine was closed.")
+
+    def _take_messages(self) -> bool:
+        """Handles what callers sent; sleeps while there is nothing to do. False when the engine is to end."""
+        while True:
+            with self._news:
+                messages = list(self._inbox)
+                self._inbox.clear()
+                if not messages and not self._core.has_work and self._state == "ready":
+                    self._waker.flush(now=True)
+                    self._take_snapshot()
+                    self._core.scheduler.check_integrity()
+                    self._news.wait()
+                    continue
+            for handle in messages:
+                handle()
+            if messages:
+                self._queued = len(self._core.scheduler.waiting) + len(self._inbox)
+                self._waker.flush(now=True)
+            if self._state != "ready":
+                return False
+            if self._core.has_work:
+                return True
+
+    def _emit(self, request_id: str, event: Event) -> None:
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        stream.push(event)
+        self._waker.add(stream)
+        if isinstance(event, Finished):
+            del self._streams[request_id]
+            self._waker.flush(now=True)
+
+    def _end_all(self, message: str) -> None:
+        try:
+            self._core.fail_all(message)
+        except Exception:  # the scheduler itself may be what broke; nobody must wait for ever
+            log.exception("requests could not be ended in order")
+        with self._news:
+            self._inbox.clear()
+            left = list(self._streams)
+        for request_id in left:  # submitted, never taken in
+            self._core.refuse(request_id, message)
+        self._waker.flush(now=True)
+
+    def _take_snapshot(self) -> None:
+        scheduler, now = self._core.scheduler, time.monotonic()
+        counts = [count_pages(scheduler.running, group) for group in range(len(scheduler.pools))]
+        total = sum(pool.total for pool in scheduler.pools)
+        free = sum(pool.num_free for pool in scheduler.pools)
+        used = sum(count for count, _ in counts)
+        pages = {
+            "total": total,
+            "free": free,
+            "cached": total - free - used,
+            "used": used,
+            "shared": sum(shared for _, shared in counts),
+            "page_size": self._parts.page_size,
+        }
+        requests = {"running": len(scheduler.running), "waiting": len(scheduler.waiting), "swapped": 0}
+        counters = dataclasses.asdict(self._core.counters) | {"preemptions": scheduler.num_preemptions}
+        self._snapshot, self._snapshot_s = (pages, requests, counters), now
+        self._queued = len(scheduler.waiting) + len(self._inbox)
+
+
+def _gone(_: object) -> EngineCore:
+    raise EngineClosedError("The engine was closed.")
