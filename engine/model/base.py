@@ -22,6 +22,7 @@ class CausalModel(ABC):
     cache_groups: tuple[CacheGroup, ...]
     attn_specs: tuple[AttnSpec, ...]  # by layer
     weight_bytes: int
+    notices: tuple[str, ...] = ()  # what the user should know of this checkpoint, one sentence each
     capturable: bool = False  # forward may be captured into a CUDA graph
 
     @abstractmethod

@@ -46,6 +46,11 @@ class Ops(ABC):
         sines (scaling factor included); the first rot_dim channels of a head are rotated, half-split as in Hugging
         Face's Llama (channel i pairs with i + rot_dim/2)."""
 
+    def rope_table(self, cos_sin: Tensor, positions: Tensor) -> Tensor:
+        """Called once a step and table, before any layer: what `rope_write` gets as `cos_sin`. Here the table itself;
+        an implementation may gather the step's rows once for all layers."""
+        return cos_sin
+
     @abstractmethod
     def gated(self, gate_up: Tensor, act: str) -> Tensor:
         """act(gate) * up for gate_up [T, 2I] = gate | up; `act` is silu, gelu or gelu_pytorch_tanh. Returns [T, I]."""

@@ -1,0 +1,134 @@
+"""From a checkpoint, or from a config alone, to a model on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from octavo.engine.load.checkpoint import Checkpoint
+from octavo.engine.model.decoder import Decoder
+from octavo.engine.model.families import WeightPlan, plan_weights
+from octavo.engine.model.ops import Ops, TextbookOps
+from octavo.engine.model.parameters import Weights, part_shapes
+from octavo.engine.model.rotary import cos_sin_table
+from octavo.engine.model.spec import ModelSpec
+from octavo.engine.quant import weight_format
+
+Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
+
+
+def build_model(
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    context_length: int,
+    fusion: bool,
+    quantization: str = "none",
+    progress: Progress | None = None,
+) -> Decoder:
+    """Checks every header, allocates on the device, then streams the tensors into place one by one.
+
+    Raises UnsupportedModelError or CheckpointError before any weight is allocated, LoadError for an unknown format.
+    """
+    spec = ModelSpec.from_config(checkpoint.config)
+    weights_as = weight_format(quantization)
+    plan = plan_weights(spec, checkpoint.tensors)
+    device = torch.device(device)
+    weights = Weights.allocate(spec, weights_as, device=device, dtype=dtype, merged=fusion)
+    with torch.inference_mode():
+        _fill(weights, checkpoint, plan, dtype, progress)
+    name = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
+    return _assemble(spec, weights, name, device, dtype, context_length, fusion)
+
+
+def build_random(
+    config: Mapping[str, Any],
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    context_length: int,
+    fusion: bool,
+    seed: int = 0,
+) -> Decoder:
+    """A model of a config's shape with N(0, 0.02) weights made on the device, for benchmarks."""
+    spec = ModelSpec.from_config(config)
+    device = torch.device(device)
+    weights = Weights.allocate(spec, weight_format("none"), device=device, dtype=dtype, merged=fusion)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    with torch.inference_mode():
+        weights.randomize(generator)
+    return _assemble(spec, weights, spec.family, device, dtype, context_length, fusion)
+
+
+def model_limits(config: Mapping[str, Any]) -> ModelSpec:
+    """What a config says of a model's size, without its weights. Raises UnsupportedModelError."""
+    return ModelSpec.from_config(config)
+
+
+def check_checkpoint(checkpoint: Checkpoint) -> ModelSpec:
+    """All that `build_model` checks before it loads: config, tensor names, shapes, nothing missing, nothing unknown."""
+    spec = ModelSpec.from_config(checkpoint.config)
+    plan_weights(spec, checkpoint.tensors)
+    return spec
+
+
+def choose_ops(device: torch.device, fusion: bool) -> Ops:
+    """The textbook operations, or the fused ones of the device."""
+    if not fusion:
+        return TextbookOps()
+    if device.type == "cuda":
+        from octavo.engine.model.ops_triton import TritonOps
+
+        return TritonOps()
+    from octavo.engine.model.ops_cpu import CpuOps
+
+    return CpuOps()
+
+
+def _fill(
+    weights: Weights, checkpoint: Checkpoint, plan: WeightPlan, dtype: torch.dtype, progress: Progress | None
+) -> None:
+    shapes = part_shapes(weights.spec)
+    total, done = plan.size_bytes(checkpoint.tensors), 0
+    exact = {name for name, source in plan.sources.items() if weights.is_vector(source.parts[0])}
+    for names, cast in ((exact, None), (plan.sources.keys() - exact, dtype)):
+        if not names:
+            continue
+        for name, tensor in checkpoint.stream(names, cast):
+            source = plan.sources[name]
+            row = 0
+            for part in source.parts:
+                if len(source.parts) == 1:
+                    weights.fill(part, tensor, source.expert)
+                    break
+                rows = shapes[part][-2] if part.endswith(".weight") else shapes[part][0]
+                axis = -2 if part.endswith(".weight") else 0
+                weights.fill(part, tensor.narrow(axis, row, rows), source.expert)
+                row += rows
+            done += checkpoint.tensors[name].size_bytes
+            if progress is not None:
+                progress("weights", done, total)
+
+
+def _assemble(
+    spec: ModelSpec,
+    weights: Weights,
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    context_length: int,
+    fusion: bool,
+) -> Decoder:
+    return Decoder(
+        spec,
+        weights,
+        choose_ops(device, fusion),
+        [cos_sin_table(rope, context_length, device) for rope in spec.ropes],
+        name=name,
+        device=device,
+        dtype=dtype,
+        context_length=context_length,
+    )

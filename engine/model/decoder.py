@@ -1,0 +1,182 @@
+"""The one decoder all families of engine/model/families.py run through, driven by a ModelSpec.
+
+The residual stream is kept apart from what the last block added to it, so that the addition and the next norm are one
+operation wherever the ops have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from octavo.engine.attention.base import AttentionStep, AttnSpec, CacheGroup, Plane
+from octavo.engine.model.base import CausalModel
+from octavo.engine.model.moe import route
+from octavo.engine.model.ops import Ops, activation
+from octavo.engine.model.parameters import LayerWeights, Weights
+from octavo.engine.model.spec import LayerSpec, ModelSpec
+
+
+class Decoder(CausalModel):
+    """A causal transformer over a flat batch. T tokens of a step, H hidden size; weights are reached by handles."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        ops: Ops,
+        rope_tables: Sequence[Tensor],
+        *,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        context_length: int,
+    ) -> None:
+        self.spec = spec
+        self.weights = weights
+        self.ops = ops
+        self.name = name
+        self.architecture = spec.architecture
+        self.vocab_size = spec.vocab_size
+        self.max_positions = spec.max_positions
+        self.device = device
+        self.dtype = dtype
+        self.notices = spec.notices
+        self.weight_bytes = weights.size_bytes
+        self.capturable = spec.experts is None  # experts ask the device how many tokens each one got
+        self.attn_specs = tuple(attn_spec(spec, layer, context_length) for layer in spec.layers)
+        self.cache_groups = cache_groups(self.attn_specs)
+        self._rope_tables = tuple(rope_tables)
+        # transformers multiplies by the scale rounded to the compute dtype (Gemma)
+        self._embed_scale = torch.tensor(spec.embed_scale, dtype=dtype).item()
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        *,
+        first_layer: int = 0,
+        last_layer: int | None = None,
+        hidden: Tensor | None = None,
+    ) -> Tensor:
+        ops, weights = self.ops, self.weights
+        total = len(weights.layers)
+        last = total if last_layer is None else last_layer
+        if hidden is None:
+            hidden = weights.embed.rows(token_ids)
+            if self._embed_scale != 1.0:
+                hidden.mul_(self._embed_scale)
+        else:
+            hidden = hidden.clone()  # the stream is added to in place
+        tables = [ops.rope_table(table, positions) for table in self._rope_tables]
+        delta: Tensor | None = None
+        for index in range(first_layer, last):
+            layer = weights.layers[index]
+            x, hidden = self._norm(delta, hidden, layer.attn_norm)
+            delta = self._attend(index, x, tables, positions, step)
+            x, hidden = self._norm(delta, hidden, layer.mlp_norm)
+            delta = self._feed_forward(layer, x)
+        if last < total:
+            return hidden if delta is None else hidden + delta
+        return self._norm(delta, hidden, weights.norm)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        scores = self.weights.head(hidden).float()
+        if self.spec.logit_divisor != 1.0:
+            scores.div_(self.spec.logit_divisor)
+        if self.spec.final_softcap is not None:
+            scores.div_(self.spec.final_softcap).tanh_().mul_(self.spec.final_softcap)
+        return scores
+
+    def _norm(self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(normed sum, sum) of the residual stream and what was added to it; without a weight the sum twice."""
+        if weight is None:
+            hidden = hidden if delta is None else hidden + delta
+            return hidden, hidden
+        if delta is None:
+            return self.ops.rms_norm(hidden, weight, self.spec.norm_eps), hidden
+        return self.ops.add_rms_norm(delta, hidden, weight, self.spec.norm_eps)
+
+    def _attend(
+        self, index: int, x: Tensor, tables: Sequence[Tensor], positions: Tensor, step: AttentionStep
+    ) -> Tensor:
+        spec, ops, layer = self.spec, self.ops, self.weights.layers[index]
+        if len(layer.qkv) == 1:
+            q, k, v = layer.qkv[0](x).split((spec.q_size, spec.kv_size, spec.kv_size), dim=-1)
+        else:
+            q, k, v = (ref(x) for ref in layer.qkv)
+        if layer.q_norm is not None and layer.k_norm is not None and spec.qk_norm == "full":
+            q = ops.rms_norm(q, layer.q_norm, spec.norm_eps)
+            k = ops.rms_norm(k, layer.k_norm, spec.norm_eps)
+        q = q.unflatten(-1, (spec.q_heads, spec.head_size))
+        k = k.unflatten(-1, (spec.kv_heads, spec.head_size))
+        v = v.unflatten(-1, (spec.kv_heads, spec.head_size))
+        if layer.q_norm is not None and layer.k_norm is not None and spec.qk_norm == "head":
+            q = ops.rms_norm(q, layer.q_norm, spec.norm_eps)
+            k = ops.rms_norm(k, layer.k_norm, spec.norm_eps)
+        rope = spec.layers[index].rope
+        if rope is None:
+            step.write(index, k, v)
+            q = q.contiguous()
+        else:
+            q = ops.rope_write(q, k, v, tables[rope], positions, step, index)
+        out = layer.o(step.attend(index, self.attn_specs[index], q).flatten(1))
+        return self._added(out, layer.attn_post_norm)
+
+    def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
+        if layer.router is not None:
+            out = self._experts(layer, x)
+        elif len(layer.gate_up) == 1:
+            out = layer.down(self.ops.gated(layer.gate_up[0](x), self.spec.activation))
+        else:
+            gate, up = layer.gate_up
+            out = layer.down(activation(self.spec.activation, gate(x)) * up(x))
+        return self._added(out, layer.mlp_post_norm)
+
+    def _experts(self, layer: LayerWeights, x: Tensor) -> Tensor:
+        assert self.spec.experts is not None
+        assert layer.router is not None
+        routing = route(x, layer.router, self.spec.experts)
+        inner = self.ops.gated(layer.gate_up[0].grouped(routing.gather(x), routing.ends), self.spec.activation)
+        return routing.combine(layer.down.grouped(inner, routing.ends))
+
+    def _added(self, out: Tensor, post_norm: Tensor | None) -> Tensor:
+        """What a block adds to the residual stream, from what it computed."""
+        if post_norm is not None:
+            out = self.ops.rms_norm(out, post_norm, self.spec.norm_eps)
+        if self.spec.residual_scale != 1.0:
+            out = out.mul_(self.spec.residual_scale)
+        return out
+
+
+def attn_spec(spec: ModelSpec, layer: LayerSpec, context_length: int) -> AttnSpec:
+    """How a layer attends; a window that holds the whole context is none."""
+    window = layer.window if layer.window is not None and layer.window < context_length else None
+    return AttnSpec(
+        q_heads=spec.q_heads,
+        kv_heads=spec.kv_heads,
+        qk_dim=spec.head_size,
+        v_dim=spec.head_size,
+        scale=spec.attn_scale,
+        softcap=spec.attn_softcap,
+        window=window,
+    )
+
+
+def cache_groups(specs: Sequence[AttnSpec]) -> tuple[CacheGroup, ...]:
+    """Layers that cache alike, in order of their first layer."""
+    kinds: dict[tuple[int | None, int, int, int], list[int]] = {}
+    for index, spec in enumerate(specs):
+        kinds.setdefault((spec.window, spec.kv_heads, spec.qk_dim, spec.v_dim), []).append(index)
+    return tuple(
+        CacheGroup(
+            name="full" if window is None else f"window-{window}",
+            layers=tuple(layers),
+            planes=(Plane("k", heads, qk_dim), Plane("v", heads, v_dim)),
+            window=window,
+        )
+        for (window, heads, qk_dim, v_dim), layers in kinds.items()
+    )

@@ -1,0 +1,222 @@
+"""All weights of one decoder: their names and shapes, how they merge into linears, and where each part is filled in.
+
+A part is one matrix or vector under a name of our own ("layers.3.attn.q.weight"); families.py says which tensors of
+a checkpoint hold which parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from octavo.engine.model.spec import ModelSpec
+from octavo.engine.quant.base import Format, LinearSpec, Part, WeightRef
+
+
+@dataclass(slots=True)
+class LayerWeights:
+    """One layer. `qkv` is one merged linear or query, key and value; `gate_up` one merged linear or gate and up."""
+
+    qkv: tuple[WeightRef, ...]
+    o: WeightRef
+    gate_up: tuple[WeightRef, ...]
+    down: WeightRef
+    attn_norm: Tensor | None = None
+    attn_post_norm: Tensor | None = None
+    mlp_norm: Tensor | None = None
+    mlp_post_norm: Tensor | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    router: Tensor | None = None  # [experts, hidden]; then gate_up and down are stacks of experts
+
+
+def part_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Every part a model of this spec has, with its shape. Rows first, as checkpoints hold them."""
+    hidden = spec.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (spec.vocab_size, hidden)}
+    for index, layer in enumerate(spec.layers):
+        name = f"layers.{index}."
+        for part, rows in (("q", spec.q_size), ("k", spec.kv_size), ("v", spec.kv_size)):
+            shapes[f"{name}attn.{part}.weight"] = (rows, hidden)
+            if spec.qkv_bias:
+                shapes[f"{name}attn.{part}.bias"] = (rows,)
+        shapes[f"{name}attn.o.weight"] = (hidden, spec.q_size)
+        if spec.o_bias:
+            shapes[f"{name}attn.o.bias"] = (hidden,)
+        if spec.qk_norm:
+            full = spec.qk_norm == "full"
+            shapes[f"{name}attn.q_norm.weight"] = (spec.q_size if full else spec.head_size,)
+            shapes[f"{name}attn.k_norm.weight"] = (spec.kv_size if full else spec.head_size,)
+        for norm, there in _norms(spec).items():
+            if there:
+                shapes[f"{name}{norm}.weight"] = (hidden,)
+        shapes.update(_feed_forward_shapes(spec, name, layer.experts))
+    shapes["norm.weight"] = (hidden,)
+    if not spec.tied:
+        shapes["head.weight"] = (spec.vocab_size, hidden)
+    return shapes
+
+
+def _norms(spec: ModelSpec) -> dict[str, bool]:
+    return {
+        "attn_norm": spec.pre_norms,
+        "attn_post_norm": spec.post_norms,
+        "mlp_norm": spec.pre_norms,
+        "mlp_post_norm": spec.post_norms,
+    }
+
+
+def _feed_forward_shapes(spec: ModelSpec, name: str, has_experts: bool) -> dict[str, tuple[int, ...]]:
+    hidden, experts = spec.hidden_size, spec.experts
+    if has_experts and experts is not None:
+        count, inner = experts.count, experts.intermediate_size
+        return {
+            f"{name}moe.router.weight": (count, hidden),
+            f"{name}moe.gate.weight": (count, inner, hidden),
+            f"{name}moe.up.weight": (count, inner, hidden),
+            f"{name}moe.down.weight": (count, hidden, inner),
+        }
+    inner = spec.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner))):
+        shapes[f"{name}mlp.{part}.weight"] = shape
+        if spec.mlp_bias:
+            shapes[f"{name}mlp.{part}.bias"] = shape[:1]
+    return shapes
+
+
+@dataclass(slots=True)
+class Weights:
+    """Allocated on the device by `Weights.allocate`, then filled part by part; `merged` joins qkv and gate/up."""
+
+    spec: ModelSpec
+    dtype: torch.dtype
+    embed: WeightRef
+    head: WeightRef
+    norm: Tensor
+    layers: list[LayerWeights]
+    _linears: dict[str, tuple[WeightRef, int]] = field(repr=False)  # part -> its linear and first row
+    _vectors: dict[str, Tensor] = field(repr=False)
+
+    @classmethod
+    def allocate(
+        cls, spec: ModelSpec, weight_format: Format, *, device: torch.device, dtype: torch.dtype, merged: bool
+    ) -> Weights:
+        """Empty weights. Vectors that multiply before the cast to 16 bit are float32, all else is `dtype`."""
+        return _Allocator(spec, weight_format, device, dtype, merged).run()
+
+    def fill(self, part: str, tensor: Tensor, expert: int | None = None) -> None:
+        """Copies a part as the checkpoint has it into place, cast to what is computed with."""
+        if part in self._vectors:
+            target = self._vectors[part]
+            target.copy_(tensor)
+            if self.spec.norm_offset and not part.endswith("router.weight"):
+                target += self.spec.norm_offset
+            return
+        base, kind = part.rsplit(".", 1)
+        ref, row = self._linears[base]
+        packed = ref.acquire()
+        if kind == "weight":
+            ref.format.pack(packed, ref.spec, {"weight": tensor}, row=row, expert=expert)
+        elif packed.bias is not None:
+            packed.bias[row : row + tensor.shape[0]].copy_(tensor)
+        ref.release()
+
+    def is_vector(self, part: str) -> bool:
+        """Norm weights and routers: small, and kept as exact as the checkpoint has them."""
+        return part in self._vectors
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of all weights; a head that is the embedding counts once."""
+        linears = sum(ref.format.bytes(ref.spec, self.dtype) for ref in self._refs())
+        return linears + sum(vector.numel() * vector.element_size() for vector in self._vectors.values())
+
+    def _refs(self) -> list[WeightRef]:
+        return list({id(ref): ref for ref, _ in self._linears.values()}.values())
+
+    def randomize(self, generator: torch.Generator, std: float = 0.02) -> None:
+        """N(0, std) matrices, zero biases and unit norms, made on the device."""
+        for ref in self._refs():
+            packed = ref.acquire()
+            ref.format.randomize(packed, ref.spec, generator, std)
+            if packed.bias is not None:
+                packed.bias.zero_()
+            ref.release()
+        for name, vector in self._vectors.items():
+            if name.endswith("router.weight"):
+                vector.normal_(0.0, std, generator=generator)
+            else:
+                vector.fill_(1.0)
+
+
+class _Allocator:
+    """Walks a spec once and makes every tensor of it."""
+
+    def __init__(
+        self, spec: ModelSpec, weight_format: Format, device: torch.device, dtype: torch.dtype, merged: bool
+    ) -> None:
+        self.spec = spec
+        self.format = weight_format
+        self.device = device
+        self.dtype = dtype
+        self.merged = merged
+        self.shapes = part_shapes(spec)
+        self.linears: dict[str, tuple[WeightRef, int]] = {}
+        self.vectors: dict[str, Tensor] = {}
+
+    def run(self) -> Weights:
+        embed = self.linear("embed", ("embed",))
+        layers = [self.layer(f"layers.{i}.", layer.experts) for i, layer in enumerate(self.spec.layers)]
+        norm = self.vector("norm")
+        head = embed if self.spec.tied else self.linear("head", ("head",))
+        assert norm is not None
+        return Weights(self.spec, self.dtype, embed, head, norm, layers, self.linears, self.vectors)
+
+    def layer(self, name: str, has_experts: bool) -> LayerWeights:
+        block = f"{name}moe." if has_experts else f"{name}mlp."
+        return LayerWeights(
+            qkv=self.group(f"{name}attn.qkv", tuple(f"{name}attn.{part}" for part in "qkv"), self.merged),
+            o=self.linear(f"{name}attn.o", (f"{name}attn.o",), role="row"),
+            gate_up=self.group(f"{block}gate_up", (f"{block}gate", f"{block}up"), self.merged or has_experts),
+            down=self.linear(f"{block}down", (f"{block}down",), role="row"),
+            attn_norm=self.vector(f"{name}attn_norm"),
+            attn_post_norm=self.vector(f"{name}attn_post_norm"),
+            mlp_norm=self.vector(f"{name}mlp_norm"),
+            mlp_post_norm=self.vector(f"{name}mlp_post_norm"),
+            q_norm=self.vector(f"{name}attn.q_norm"),
+            k_norm=self.vector(f"{name}attn.k_norm"),
+            router=self.vector(f"{name}moe.router", self.dtype),
+        )
+
+    def group(self, name: str, parts: tuple[str, ...], merged: bool) -> tuple[WeightRef, ...]:
+        if merged:
+            return (self.linear(name, parts),)
+        return tuple(self.linear(part, (part,)) for part in parts)
+
+    def linear(self, name: str, parts: tuple[str, ...], role: str = "column") -> WeightRef:
+        shapes = [self.shapes[f"{part}.weight"] for part in parts]
+        spec = LinearSpec(
+            name=name,
+            parts=tuple(Part(part, shape[-2]) for part, shape in zip(parts, shapes)),
+            in_dim=shapes[0][-1],
+            bias=f"{parts[0]}.bias" in self.shapes,
+            role="row" if role == "row" else "column",
+            experts=shapes[0][0] if len(shapes[0]) == 3 else None,
+        )
+        ref = WeightRef(spec, self.format, self.format.allocate(spec, self.dtype, self.device))
+        for part in parts:
+            self.linears[part] = (ref, spec.first_row(part))
+        return ref
+
+    def vector(self, name: str, dtype: torch.dtype | None = None) -> Tensor | None:
+        shape = self.shapes.get(f"{name}.weight")
+        if shape is None:
+            return None
+        if dtype is None:
+            dtype = torch.float32 if self.spec.norm_float32 else self.dtype
+        vector = torch.empty(shape, dtype=dtype, device=self.device)
+        self.vectors[f"{name}.weight"] = vector
+        return vector

@@ -1,0 +1,50 @@
+"""Weights as they are computed with: one dense plane in float32, float16 or bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo.engine.quant.base import Format, LinearSpec, Packed
+
+
+class PlainFormat(Format):
+    """`quantization: none`. A checkpoint's tensors are cast to the compute dtype while they are copied into place."""
+
+    name = "none"
+
+    def stored(self, spec: LinearSpec, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {"weight": (spec.shape, dtype)}
+
+    def pack(
+        self, packed: Packed, spec: LinearSpec, planes: Mapping[str, Tensor], *, row: int = 0, expert: int | None = None
+    ) -> None:
+        source = planes["weight"]
+        target = packed.weight if expert is None else packed.weight[expert]
+        target.narrow(-2, row, source.shape[-2]).copy_(source)
+
+    def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
+        return packed.weight if rows is None else F.embedding(rows, packed.weight)
+
+    def linear(self, x: Tensor, packed: Packed) -> Tensor:
+        return F.linear(x, packed.weight, packed.bias)
+
+    def linear_grouped(self, x: Tensor, packed: Packed, ends: Tensor) -> Tensor:
+        return _grouped(x, packed.weight, ends)
+
+    def randomize(self, packed: Packed, spec: LinearSpec, generator: torch.Generator, std: float) -> None:
+        packed.weight.normal_(0.0, std, generator=generator)
+
+
+def _grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """One product an expert that has rows; the host must know where they end, which waits for the device once."""
+    out = x.new_empty((x.shape[0], weight.shape[1]))
+    begin = 0
+    for expert, end in enumerate(ends.tolist()):
+        if end > begin:
+            torch.mm(x[begin:end], weight[expert].t(), out=out[begin:end])
+        begin = end
+    return out
