@@ -32,15 +32,6 @@ class YamlFile:
     is_empty: bool = False
 
 
-def round_trip_yaml() -> YAML:
-    """The reader and writer that keeps comments, quotes and order."""
-    yaml = YAML(typ="rt")
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    return yaml
-
-
 def read_text(path: Path) -> str:
     """The file's text: UTF-8 with or without a byte order mark. Raises ConfigError for other encodings."""
     try:
@@ -65,7 +56,11 @@ def read_text(path: Path) -> str:
 
 def read_yaml(path: Path) -> YamlFile:
     """Parses config.yaml. Sections without content count as empty; `x-` keys are left out. Raises ConfigError."""
-    text = read_text(path)
+    return read_yaml_text(read_text(path), path)
+
+
+def read_yaml_text(text: str, path: Path) -> YamlFile:
+    """The same for text that stands, or will stand, in `path`."""
     tree = parse(text, path)
     if tree is None:
         return YamlFile({}, is_empty=True)
@@ -99,7 +94,7 @@ def read_yaml(path: Path) -> YamlFile:
 def parse(text: str, path: Path) -> Any:
     """The round-trip tree of one YAML document. Raises ConfigError with line, column and a hint."""
     try:
-        return round_trip_yaml().load(io.StringIO(text))
+        return YAML(typ="rt").load(io.StringIO(text))
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         character = error.character if isinstance(error.character, int) else ord(error.character)

@@ -1,0 +1,98 @@
+"""Notices that config.yaml was changed, and keeps the last good settings while it is wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from octavo.app.config import schema
+from octavo.app.config.errors import ConfigError
+from octavo.app.config.load import Settings, load_settings
+
+log = logging.getLogger("octavo.config")
+
+Stamp = tuple[int, int, int] | None
+
+
+def changed_keys(old: schema.Config, new: schema.Config) -> dict[str, schema.Applies]:
+    """The dotted keys whose values differ, with when each takes effect."""
+    return {
+        f"{section}.{name}": schema.applies(f"{section}.{name}")
+        for section, model in schema.sections().items()
+        for name in model.model_fields
+        if getattr(getattr(old, section), name) != getattr(getattr(new, section), name)
+    }
+
+
+class ConfigWatcher:
+    """Polls the file (time, size, identity) and hands on every change that is valid.
+
+    `settings` are the last good ones; `error` says what is wrong with the file now. `on_change(settings, keys)` and
+    `on_error(error)` are called from the watching thread, or from `poll` for those who have a loop of their own.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        overrides: Mapping[str, object] | None = None,
+        *,
+        on_change: Callable[[Settings, dict[str, schema.Applies]], None] | None = None,
+        on_error: Callable[[ConfigError], None] | None = None,
+        interval_s: float = 1.0,
+    ) -> None:
+        self.settings = settings
+        self.error: ConfigError | None = None
+        self._overrides = dict(overrides or {})
+        self._on_change, self._on_error = on_change, on_error
+        self._interval_s = interval_s
+        self._stamp = _stamp(settings.path)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to watch in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="octavo-config", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops watching."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def poll(self) -> bool:
+        """Looks once; True if the settings changed."""
+        stamp = _stamp(self.settings.path)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            new = load_settings(self.settings.path, self._overrides)
+        except ConfigError as error:
+            self.error = error
+            log.warning("%s The previous settings stay.", error)
+            if self._on_error:
+                self._on_error(error)
+            return False
+        keys = changed_keys(self.settings.values, new.values)
+        had_error, self.error, self.settings = self.error, None, new
+        if (keys or had_error) and self._on_change:
+            self._on_change(new, keys)
+        return bool(keys)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            try:
+                self.poll()
+            except Exception:  # one faulty receiver must not end the watching
+                log.exception("A change of config.yaml could not be handed on")
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
