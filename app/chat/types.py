@@ -16,7 +16,7 @@ class ReplyStats:
     """The line of figures under a reply. `reason` is why it ended, `stopped_by` the stop string or end token if any."""
 
     decode_tok_s: float
-    first_token_s: float  # from sending to the first token, waiting included
+    first_token_s: float  # from handing it to the engine to the first token, its waiting included
     prompt_tokens: int
     cached_tokens: int  # of the prompt tokens, how many were not computed again
     completion_tokens: int

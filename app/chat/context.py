@@ -1,0 +1,151 @@
+"""A chat's next prompt, fitted to the model's window. Knows which turns go; how they are written is the template's.
+
+The rule where a chat has outgrown the window: the oldest turns go first, in steps of a quarter of the window, so that
+the beginning of the prompt (and what is computed for it) stays the same for many turns before it changes again. The
+system text and the newest turn always stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from octavo.app.chat.types import Message
+from octavo.engine.errors import ContextOverflowError
+
+if TYPE_CHECKING:
+    from octavo.engine.engine import Engine
+    from octavo.engine.text.reasoning import ReasoningFormat
+    from octavo.engine.text.template import ChatTemplate, RenderedPrompt
+
+Sequencer = Callable[[str], tuple[int, ...]]  # id of a reply -> ids of its prompt and itself
+
+STEPS = 4  # turns are left out by this share of the window at a time
+REPLY_SHARE = 8  # a prompt with more than one turn leaves this share of the window to the reply
+TURN_OVERHEAD = 8  # tokens a template spends around one message, about
+KNOWN_REPLIES = 2  # so many newest replies are tried as the prompt's beginning: the last one may have been regenerated
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What goes to the engine for one reply. `base_id` names the earlier reply whose ids it most likely continues."""
+
+    ids: tuple[int, ...]
+    left_out_turns: int = 0
+    notice: str | None = None
+    base_id: str | None = None
+    reasoning: ReasoningFormat | None = None
+    reasoning_open: bool = False
+
+
+def build_prompt(engine: Engine, turns: Sequence[Message], *, sequence: Sequencer, max_tokens: int | None) -> Prompt:
+    """The prompt for a reply to `turns` (system texts, then user and assistant in turn, the newest a user's).
+
+    Raises ContextOverflowError if the newest turn alone is too long, RequestError if the template refuses the chat.
+    """
+    template = engine.template
+    replies = [turn.id for turn in turns if turn.role == "assistant"][: -KNOWN_REPLIES - 1 : -1]
+    known = {reply: ids for reply in replies if (ids := sequence(reply))}
+    fitted = fit(template, turns, window=engine.context_length, max_tokens=max_tokens, known=list(known.values()))
+    notices = []
+    if fitted.left_out_turns:
+        notices.append(left_out_notice(fitted.left_out_turns, engine.context_length))
+    if not replies:  # said once a chat
+        notices += fitted.rendered.notices
+    return Prompt(
+        ids=fitted.rendered.ids,
+        left_out_turns=fitted.left_out_turns,
+        notice=" ".join(notices) or None,
+        base_id=next(iter(known), None),
+        reasoning=template.reasoning,
+        reasoning_open=fitted.rendered.reasoning_open,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A rendered chat without its first `left_out_turns` turns."""
+
+    rendered: RenderedPrompt
+    left_out_turns: int
+
+
+def fit(
+    template: ChatTemplate,
+    turns: Sequence[Message],
+    *,
+    window: int,
+    max_tokens: int | None = None,
+    known: Iterable[Sequence[int]] = (),
+) -> Fitted:
+    """Render `turns`, leaving out the oldest by the rule above where they do not fit `window` tokens."""
+    system, groups = _groups(turns)
+    known = list(known)
+    room = max(1, min(max_tokens or window, window // REPLY_SHARE))
+
+    def render(left_out: int) -> RenderedPrompt:
+        kept = [*system, *(message for group in groups[left_out:] for message in group)]
+        return template.render([_plain(message) for message in kept], known=known)
+
+    rendered = render(0)
+    over = len(rendered.ids) - (window - room)
+    if over <= 0:
+        return Fitted(rendered, 0)
+    step = max(1, window // STEPS)
+    goal = -(-over // step) * step
+    sizes = [sum(_size(template, message) for message in group) for group in groups]
+    left_out = 0
+    while len(rendered.ids) > window - room and left_out < len(groups) - 1:
+        left_out = _turns_of_size(sizes, goal)
+        rendered = render(left_out)
+        goal += step
+    if len(rendered.ids) >= window:
+        raise ContextOverflowError(len(rendered.ids), window)
+    return Fitted(rendered, left_out)
+
+
+def left_out_notice(turns: int, window: int) -> str:
+    """What the user is told about turns that were left out."""
+    what = "The oldest turn of this chat was" if turns == 1 else f"The {turns} oldest turns of this chat were"
+    return (
+        f"{what} left out: together they exceed the model's context of {window:,} tokens"
+        " (oldest first, a quarter of the context at a time)."
+    )
+
+
+def _groups(turns: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
+    """The system texts, and turns: each a user's message with what follows it."""
+    system: list[Message] = []
+    groups: list[list[Message]] = []
+    for message in turns:
+        if message.role == "assistant" and not message.content:
+            continue  # failed or stopped before its first word
+        if message.role == "system":
+            system.append(message)
+        elif message.role == "user" or not groups:
+            groups.append([message])
+        else:
+            groups[-1].append(message)
+    return system, groups
+
+
+def _plain(message: Message) -> dict[str, str]:
+    plain: dict[str, str] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        plain["reasoning"] = message.reasoning
+    return plain
+
+
+def _size(template: ChatTemplate, message: Message) -> int:
+    return len(template.tokenizer.encode(message.content)) + TURN_OVERHEAD
+
+
+def _turns_of_size(sizes: Sequence[int], goal: int) -> int:
+    """How many of the first turns have `goal` tokens together; never the last one."""
+    total = 0
+    for count, size in enumerate(sizes[:-1], start=1):
+        total += size
+        if total >= goal:
+            return count
+    return max(0, len(sizes) - 1)

@@ -1,0 +1,266 @@
+"""One reply while it is being written: from waiting for the model to its last token, whoever watches or not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from octavo.app.chat.errors import ChatError
+from octavo.app.chat.store import ChatStore
+from octavo.app.chat.types import Append, Ended, LiveEvent, Message, MessageStatus, Notice, Progress, ReplyStats
+from octavo.app.host import ModelHost
+from octavo.engine.errors import OctavoError, QueueFullError
+from octavo.engine.request import Delta, Finished, PrefillProgress, SamplingParams, Started
+
+if TYPE_CHECKING:
+    from octavo.app.chat.context import Prompt
+    from octavo.engine.engine import Engine, RequestHandle
+
+log = logging.getLogger(__name__)
+
+COALESCE_S = 0.05  # deltas within this time become one event: a browser redraws no faster with ease
+SAVE_EVERY_S = 2.0  # partial text is on disk at least this often
+PLACE_EVERY_S = 0.5  # how often a waiting reply's place in the queue is looked up
+ABORT_GRACE_S = 2.0  # an engine that has not ended an aborted request by then is not waited for
+
+Publish = Callable[[LiveEvent], None]
+Prepare = Callable[["Engine"], tuple["Prompt", SamplingParams]]
+
+
+@dataclass(slots=True)
+class _Outcome:
+    status: MessageStatus
+    error: str | None = None
+    stats: ReplyStats | None = None
+
+
+class Reply:
+    """A running reply.
+
+    `prepare` makes its prompt and sampling values once there is an engine, in a worker thread; may raise OctavoError.
+    """
+
+    def __init__(
+        self, message: Message, *, store: ChatStore, host: ModelHost, prepare: Prepare, publish: Publish
+    ) -> None:
+        self._message = message
+        self._store = store
+        self._host = host
+        self._prepare = prepare
+        self._publish = publish
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._token_ids: list[int] = []
+        self._unsent_text: list[str] = []
+        self._unsent_reasoning: list[str] = []
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._sent_s = 0.0
+        self._saved_s = time.monotonic()
+        self._progress: Progress | None = None
+        self._notices: list[Notice] = []
+        self._handle: RequestHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._left_out_turns = 0
+
+    @property
+    def message(self) -> Message:
+        """The reply so far."""
+        return replace(
+            self._message,
+            content="".join(self._text),
+            reasoning="".join(self._reasoning),
+            token_ids=tuple(self._token_ids),
+        )
+
+    def opening(self) -> list[LiveEvent]:
+        """What someone who begins to watch now needs to know besides the message itself."""
+        waiting = [self._progress] if self._progress is not None and not self._token_ids else []
+        return [*self._notices, *waiting]
+
+    def start(self, on_end: Callable[[], None]) -> None:
+        """Begin, on the running loop. `on_end` is called once, just before the Ended event."""
+        self._task = asyncio.create_task(self._run(on_end), name=f"reply-{self._message.id}")
+
+    def stop(self) -> None:
+        """End it soon with what it has. The engine frees its pages first where it can."""
+        task = self._task
+        if task is None or task.done():
+            return
+        if self._handle is None:
+            task.cancel()
+            return
+        self._handle.abort()
+        task.get_loop().call_later(ABORT_GRACE_S, task.cancel)
+
+    async def wait(self) -> None:
+        """Return when the reply has ended."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self, on_end: Callable[[], None]) -> None:
+        try:
+            outcome = await self._generate()
+        except asyncio.CancelledError:
+            outcome = _Outcome("stopped")
+        except OctavoError as error:
+            outcome = _Outcome("failed", error=str(error))
+        except Exception as error:
+            log.exception("A reply failed")
+            outcome = _Outcome("failed", error=f"The reply failed unexpectedly ({type(error).__name__}).")
+        if self._handle is not None:
+            self._handle.abort()  # does nothing to a request that has ended
+        self._flush()
+        message = replace(self.message, status=outcome.status, error=outcome.error, stats=outcome.stats)
+        try:
+            stored = self._store.finish_reply(
+                message.id,
+                outcome.status,
+                message.content,
+                message.reasoning,
+                token_ids=message.token_ids,
+                error=outcome.error,
+                stats=outcome.stats,
+            )
+            message = stored or message
+        except OctavoError as error:  # the disk is full: what was said is still shown
+            log.exception("A reply could not be saved")
+            message = replace(message, status="failed", error=str(error))
+        on_end()
+        self._publish(Ended(message))
+
+    async def _generate(self) -> _Outcome:
+        engine = await self._engine()
+        prompt, params = await asyncio.to_thread(self._prepare, engine)
+        self._left_out_turns = prompt.left_out_turns
+        if prompt.notice is not None:
+            self._notice(prompt.notice)
+        self._store.set_prompt(self._message.id, prompt.ids, base_id=prompt.base_id)
+        self._handle = await self._submit(engine, prompt, params)
+        place = asyncio.create_task(self._watch_place(engine))
+        try:
+            async for event in self._handle.stream():
+                if isinstance(event, Delta):
+                    place.cancel()
+                    self._take(event)
+                elif isinstance(event, Started):
+                    place.cancel()
+                    self._say(self._reading(event.cached_tokens, event.prompt_tokens, event.cached_tokens))
+                elif isinstance(event, PrefillProgress):
+                    self._say(self._reading(event.done, event.total, event.cached))
+                else:
+                    return self._outcome(event)
+        finally:
+            place.cancel()
+        raise ChatError("The engine ended without finishing this reply.", remedy="Regenerate it.")
+
+    async def _engine(self) -> Engine:
+        """The engine, once the model is loaded."""
+        if self._host.state in ("loading", "unloading"):
+            await self._host.wait_until_settled(self._say_loading)
+        engine = self._host.engine
+        if engine is None:
+            if self._host.error is not None:
+                raise ChatError("The model could not be loaded:", remedy=self._host.error)
+            raise ChatError("No model is loaded.", remedy="Choose one, then regenerate this reply.")
+        return engine
+
+    def _say_loading(self) -> None:
+        progress = self._host.progress
+        done, total = (0, 0) if progress is None else (progress.done, progress.total)
+        self._say(Progress(self._message.id, "loading", done, total))
+
+    async def _submit(self, engine: Engine, prompt: Prompt, params: SamplingParams) -> RequestHandle:
+        """Hand it to the engine; where the queue is full, wait for room: a chat has nobody else who would try again."""
+        while True:
+            try:
+                return engine.submit(
+                    prompt.ids, params, reasoning=prompt.reasoning, reasoning_open=prompt.reasoning_open
+                )
+            except QueueFullError as error:
+                self._say(Progress(self._message.id, "waiting", place=engine.status().requests["waiting"] + 1))
+                await asyncio.sleep(error.retry_after_s)
+
+    async def _watch_place(self, engine: Engine) -> None:
+        """Say how many requests at most are before this one, until it starts."""
+        place: int | None = None
+        while True:
+            waiting = engine.status().requests["waiting"]
+            now = waiting if place is None else min(place, waiting)
+            if now != place:
+                self._say(Progress(self._message.id, "waiting", place=now))
+            place = now
+            await asyncio.sleep(PLACE_EVERY_S)
+
+    def _reading(self, done: int, total: int, cached: int) -> Progress:
+        return Progress(self._message.id, "reading", done, total, cached)
+
+    def _outcome(self, event: Finished) -> _Outcome:
+        stats = ReplyStats(
+            decode_tok_s=event.timings.decode_tok_s,
+            first_token_s=event.timings.first_token_s,
+            prompt_tokens=event.usage.prompt_tokens,
+            cached_tokens=event.usage.cached_tokens,
+            completion_tokens=event.usage.completion_tokens,
+            reason=event.reason,
+            stopped_by=event.stopped_by,
+            left_out_turns=self._left_out_turns,
+        )
+        if event.reason == "error":
+            return _Outcome("failed", event.error or "The engine could not finish this reply.", stats)
+        return _Outcome("stopped" if event.reason == "aborted" else "complete", None, stats)
+
+    def _say(self, progress: Progress) -> None:
+        if progress != self._progress:
+            self._progress = progress
+            self._publish(progress)
+
+    def _notice(self, text: str) -> None:
+        notice = Notice(self._message.id, text)
+        self._notices.append(notice)
+        self._publish(notice)
+
+    def _take(self, delta: Delta) -> None:
+        self._token_ids.extend(delta.token_ids)
+        if delta.text:
+            self._unsent_text.append(delta.text)
+        if delta.reasoning:
+            self._unsent_reasoning.append(delta.reasoning)
+        if not (delta.text or delta.reasoning):
+            return
+        now = time.monotonic()
+        due_s = self._sent_s + COALESCE_S - now
+        if due_s <= 0:
+            self._flush()
+        elif self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(due_s, self._flush)
+        if now - self._saved_s >= SAVE_EVERY_S:
+            self._saved_s = now
+            self._save()
+
+    def _flush(self) -> None:
+        """Send what came since the last time. The state changes first: a new watcher's snapshot holds all of it."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        text, reasoning = "".join(self._unsent_text), "".join(self._unsent_reasoning)
+        self._unsent_text.clear()
+        self._unsent_reasoning.clear()
+        if not (text or reasoning):
+            return
+        self._sent_s = time.monotonic()
+        if text:
+            self._text.append(text)
+        if reasoning:
+            self._reasoning.append(reasoning)
+        self._publish(Append(self._message.id, text, reasoning))
+
+    def _save(self) -> None:
+        message = self.message
+        try:
+            self._store.save_partial(message.id, message.content, message.reasoning, message.token_ids)
+        except OctavoError:
+            log.exception("The partial text of a reply could not be saved")

@@ -1,0 +1,276 @@
+"""The door to all chats: stores turns, runs replies that outlive the tabs they were asked from, tells who watches."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from octavo.app.chat.context import Prompt, build_prompt
+from octavo.app.chat.errors import ChatBusyError, ChatError, StaleChatError, UnknownChatError
+from octavo.app.chat.live import Hub, Subscription
+from octavo.app.chat.reply import Reply
+from octavo.app.chat.sampling import reply_params
+from octavo.app.chat.store import ChatStore
+from octavo.app.chat.types import (
+    Chat,
+    ChatChanged,
+    ChatList,
+    ChatRemoved,
+    ChatSummary,
+    ListEvent,
+    LiveEvent,
+    Message,
+    Snapshot,
+    UserTurn,
+)
+from octavo.app.host import ModelHost
+from octavo.engine.request import SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.app.config import Settings
+    from octavo.engine.engine import Engine
+
+TITLE_LENGTH = 60
+
+
+class ChatService:
+    """Chats for any number of tabs.
+
+    One reply a chat at a time: `send` and `regenerate` raise ChatBusyError while one runs. Replies run on the event
+    loop that called `start` and end only by themselves, by `stop` or with the server. `send`, `regenerate` and the
+    subscriptions belong to that loop; all other methods may be called from any thread.
+    """
+
+    def __init__(self, store: ChatStore, host: ModelHost, settings: Settings) -> None:
+        self.store = store
+        self.host = host
+        self.settings = settings
+        self._replies: dict[str, Reply] = {}  # by chat
+        self._hubs: dict[str, Hub[LiveEvent]] = {}  # by chat
+        self._list_hub: Hub[ListEvent] = Hub()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: int | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        """Take over the running loop and close what a dead process left open."""
+        self._bind()
+        self.store.close_open_replies()
+
+    async def close(self) -> None:
+        """Stop all replies, keeping what they have, and end all subscriptions."""
+        self._closing = True
+        replies = list(self._replies.values())
+        for reply in replies:
+            reply.stop()
+        for reply in replies:
+            await reply.wait()
+        for hub in (*self._hubs.values(), self._list_hub):
+            hub.close()
+
+    # Chats
+
+    def list_chats(self) -> list[ChatSummary]:
+        """Every chat, the last used first."""
+        return [replace(chat, generating=chat.id in self._replies) for chat in self.store.list_chats()]
+
+    def create_chat(self, system: str | None = None) -> Chat:
+        chat = self.store.create_chat(_clean(system) if system else None)
+        self._publish_changed(chat.id)
+        return chat
+
+    def get_chat(self, chat_id: str) -> Chat | None:
+        """The chat's current branch; a reply that is being written is shown as far as it is."""
+        chat = self.store.get_chat(chat_id)
+        reply = self._replies.get(chat_id)
+        if chat is None or reply is None:
+            return chat
+        running = reply.message
+        return replace(chat, messages=tuple(running if m.id == running.id else m for m in chat.messages))
+
+    def rename_chat(self, chat_id: str, title: str) -> bool:
+        renamed = self.store.rename_chat(chat_id, make_title(title))
+        if renamed:
+            self._publish_changed(chat_id)
+        return renamed
+
+    def delete_chat(self, chat_id: str) -> bool:
+        """Delete a chat with all its turns; a reply that runs in it is stopped."""
+        self.stop(chat_id)
+        deleted = self.store.delete_chat(chat_id)
+        if deleted:
+            self._on_loop(lambda: self._removed(chat_id))
+        return deleted
+
+    def sampling(self, chat_id: str) -> dict[str, object]:
+        """The chat's own sampling values (those not named follow the settings and the model)."""
+        return self.store.sampling(chat_id)
+
+    def set_sampling(self, chat_id: str, values: Mapping[str, object]) -> None:
+        """Replace the chat's own sampling values, from its next reply on. Raises RequestError naming a wrong one."""
+        reply_params(chat=values)
+        if not self.store.set_sampling(chat_id, values):
+            raise UnknownChatError
+
+    # Replies
+
+    async def send(self, chat_id: str, text: str, *, after: str | None = None, nonce: str | None = None) -> Message:
+        """Store the user's turn and start the reply to it; returns the reply, still empty and streaming.
+
+        `after` is the newest turn the sender has seen: StaleChatError if there are newer ones. `nonce` names this very
+        sending: a second one of the same name (double click, retry after a lost answer) returns the reply to the first.
+        """
+        self._bind()
+        text = _clean(text)
+        if not text.strip():
+            raise ChatError("The message is empty.", remedy="Write something first.")
+        if nonce is not None:
+            earlier = self.store.find_nonce(chat_id, nonce)
+            replies = self.store.replies_to(earlier.id) if earlier else []
+            if replies:
+                return self._as_running(replies[-1])
+        chat = self._idle_chat(chat_id)
+        if after is not None and (not chat.messages or chat.messages[-1].id != after):
+            raise StaleChatError
+        turn = self.store.add_message(chat_id, "user", text, nonce=nonce)
+        if not chat.title:
+            self.store.rename_chat(chat_id, make_title(text))
+        self._hub(chat_id).publish(UserTurn(turn))
+        return self._start_reply(chat_id, turn)
+
+    async def regenerate(self, chat_id: str) -> Message:
+        """Write another reply to the chat's last user turn; the earlier one is kept beside it, out of sight."""
+        self._bind()
+        chat = self._idle_chat(chat_id)
+        turn = next((message for message in reversed(chat.messages) if message.role == "user"), None)
+        if turn is None:
+            raise ChatError("There is nothing to reply to yet.", remedy="Send a message first.")
+        return self._start_reply(chat_id, turn)
+
+    def stop(self, chat_id: str) -> bool:
+        """End the chat's running reply, keeping what it has; False if none runs."""
+        reply = self._replies.get(chat_id)
+        if reply is None:
+            return False
+        self._on_loop(reply.stop)
+        return True
+
+    def running(self, chat_id: str) -> Message | None:
+        """The chat's reply so far, if one is being written."""
+        reply = self._replies.get(chat_id)
+        return None if reply is None else reply.message
+
+    # Watching
+
+    def subscribe(self, chat_id: str) -> Subscription[LiveEvent]:
+        """What happens in a chat from now on. While a reply runs the first event is its Snapshot."""
+        self._bind()
+        return self._hub(chat_id).subscribe(lambda missed: self._opening(chat_id, missed))
+
+    def subscribe_list(self) -> Subscription[ListEvent]:
+        """The list of chats, then every change of it."""
+        self._bind()
+        return self._list_hub.subscribe(lambda _: [ChatList(tuple(self.list_chats()))])
+
+    # Inside
+
+    def _idle_chat(self, chat_id: str) -> Chat:
+        if self._closing:
+            raise ChatError("Octavo is shutting down.")
+        chat = self.store.get_chat(chat_id)
+        if chat is None:
+            raise UnknownChatError
+        if chat_id in self._replies:
+            raise ChatBusyError
+        return chat
+
+    def _start_reply(self, chat_id: str, turn: Message) -> Message:
+        engine = self.host.engine
+        message = self.store.add_message(
+            chat_id,
+            "assistant",
+            "",
+            parent_id=turn.id,
+            status="streaming",
+            model=engine.info.name if engine is not None else self.host.model_id,
+        )
+        reply = Reply(
+            message,
+            store=self.store,
+            host=self.host,
+            prepare=lambda engine: self._prepare(chat_id, turn.id, engine),
+            publish=self._hub(chat_id).publish,
+        )
+        self._replies[chat_id] = reply
+        self._hub(chat_id).publish(Snapshot(message))
+        reply.start(on_end=lambda: self._ended(chat_id))
+        self._publish_changed(chat_id)
+        return message
+
+    def _prepare(self, chat_id: str, turn_id: str, engine: Engine) -> tuple[Prompt, SamplingParams]:
+        """The reply's prompt and sampling values, by what the chat, the settings and the model say now."""
+        params = reply_params(
+            chat=self.store.sampling(chat_id),
+            settings=self.settings.values.sampling.model_dump(),
+            model=engine.info.generation_defaults,
+        )
+        turns = self.store.branch(turn_id)
+        return build_prompt(engine, turns, sequence=self.store.sequence, max_tokens=params.max_tokens), params
+
+    def _ended(self, chat_id: str) -> None:
+        self._replies.pop(chat_id, None)
+        self._publish_changed(chat_id)
+
+    def _removed(self, chat_id: str) -> None:
+        hub = self._hubs.pop(chat_id, None)
+        if hub is not None:
+            hub.close()
+        self._list_hub.publish(ChatRemoved(chat_id))
+
+    def _as_running(self, message: Message) -> Message:
+        running = self.running(message.chat_id)
+        return running if running is not None and running.id == message.id else message
+
+    def _opening(self, chat_id: str, missed: LiveEvent | None) -> list[LiveEvent]:
+        reply = self._replies.get(chat_id)
+        if reply is not None:
+            return [Snapshot(reply.message), *reply.opening()]
+        return [] if missed is None else [missed]
+
+    def _hub(self, chat_id: str) -> Hub[LiveEvent]:
+        return self._hubs.setdefault(chat_id, Hub())
+
+    def _publish_changed(self, chat_id: str) -> None:
+        def publish() -> None:
+            chat = self.store.summary(chat_id)
+            if chat is not None:
+                self._list_hub.publish(ChatChanged(replace(chat, generating=chat_id in self._replies)))
+
+        self._on_loop(publish)
+
+    def _bind(self) -> None:
+        if self._loop is None:
+            self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def _on_loop(self, action: Callable[[], None]) -> None:
+        if self._loop is None or threading.get_ident() == self._loop_thread:
+            action()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(action)
+
+
+def make_title(text: str) -> str:
+    """A chat's title: the text on one line, cut between words."""
+    line = " ".join(_clean(text).split())
+    if len(line) <= TITLE_LENGTH:
+        return line
+    cut = line[:TITLE_LENGTH]
+    return (cut.rsplit(" ", 1)[0] if " " in cut else cut).rstrip(",;:.") + "…"
+
+
+def _clean(text: str) -> str:
+    """Halves of surrogate pairs, which no encoding holds, become the replacement character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,302 @@
+"""The one place that holds the engine: loads a model in a thread, says how far it is, unloads it, survives failures.
+
+Knows nothing of HTTP, chats or the page; they watch it through `add_listener` or `wait_until_settled`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from octavo.engine.errors import OctavoError
+
+if TYPE_CHECKING:
+    from octavo.app.config import Config
+    from octavo.engine.config import EngineConfig
+    from octavo.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+HostState = Literal["empty", "loading", "ready", "unloading", "failed"]
+Report = Callable[[str, int, int, str], None]  # stage, done, total, source
+
+NOTIFY_EVERY_S = 0.1  # listeners of a running load are called at most this often
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgress:
+    """How far a load is: `done` of `total` in the stage's unit (bytes for fetching and reading; total 0: unknown)."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+    source: str = ""
+
+
+class LoadCancelled(OctavoError):
+    """The user cancelled a load; raised inside it at the next report of progress."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading was cancelled.")
+
+
+class ModelHost:
+    """Holds at most one engine.
+
+    `load` returns at once and works in a thread; its outcome is `state` "ready", "failed" (with `error`) or, after
+    `cancel`, "empty". The two functions are what a load consists of: `find` makes a path of a model id, `build` an
+    engine of a path. Both get a `report` to call; it raises LoadCancelled when the load was cancelled.
+    """
+
+    def __init__(
+        self,
+        *,
+        find: Callable[[Config, Report], str | Path] | None = None,
+        build: Callable[[str | Path, Config, Report], Engine] | None = None,
+    ) -> None:
+        self._find = find or find_model
+        self._build = build or build_engine
+        self._condition = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._state: HostState = "empty"
+        self._engine: Engine | None = None
+        self._progress: HostProgress | None = None
+        self._error: str | None = None
+        self._model_id: str | None = None
+        self._notices: tuple[str, ...] = ()
+        self._attempt = 0  # raised by every load, cancel and unload; a thread of an older attempt has no say any more
+        self._working = threading.Lock()  # one load or unload at a time: two engines would not fit into memory
+        self._notified_s = 0.0
+        self._closed = False
+
+    @property
+    def state(self) -> HostState:
+        return self._state
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, in state "ready" only."""
+        return self._engine if self._state == "ready" else None
+
+    @property
+    def progress(self) -> HostProgress | None:
+        """How far the running load is; None when nothing loads."""
+        return self._progress
+
+    @property
+    def error(self) -> str | None:
+        """Why the last load failed: one sentence and what to do about it."""
+        return self._error
+
+    @property
+    def model_id(self) -> str | None:
+        """What was asked for: the id of the loaded, loading or failed model."""
+        return self._model_id
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was done differently from what was asked, such as falling back to the CPU."""
+        return self._notices
+
+    def load(self, config: Config) -> None:
+        """Begin to load `config.model.id`; a loaded model is unloaded first, a running load is cancelled.
+
+        Model id "none" only unloads.
+        """
+        if config.model.id == "none":
+            self.unload()
+            return
+        with self._condition:
+            if self._closed:
+                return
+            self._attempt += 1
+            attempt = self._attempt
+            self._model_id = config.model.id
+            self._error, self._notices = None, ()
+            self._progress = HostProgress("starting")
+            old = self._take_engine()
+            self._set_state("loading")
+        threading.Thread(target=self._run_load, args=(attempt, config, old), name="octavo-load", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Stop a running load: the state is "empty" at once, what was read is freed soon after."""
+        with self._condition:
+            if self._state != "loading":
+                return
+            self._attempt += 1
+            self._progress, self._model_id = None, None
+            self._set_state("empty")
+
+    def unload(self) -> None:
+        """Free the model in a thread (or cancel its load); the state is "empty" afterwards."""
+        with self._condition:
+            if self._state == "loading":
+                self.cancel()
+                return
+            engine = self._take_engine()
+            self._attempt += 1
+            self._model_id, self._error, self._notices = None, None, ()
+            if engine is None:
+                self._set_state("empty")
+                return
+            self._set_state("unloading")
+            attempt = self._attempt
+        threading.Thread(target=self._run_unload, args=(attempt, engine), name="octavo-unload", daemon=True).start()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Free everything and take no more loads; waits for a running load or unload to notice."""
+        with self._condition:
+            self._closed = True
+            self._attempt += 1
+            engine = self._take_engine()
+            self._progress = None
+            self._set_state("empty")
+        if engine is not None:
+            _close(engine)
+        if self._working.acquire(timeout=timeout_s):
+            self._working.release()
+
+    def add_listener(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after changes of state and progress, from whatever thread made them. Returns its removal."""
+        with self._condition:
+            self._listeners.append(listener)
+
+        def remove() -> None:
+            with self._condition:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return remove
+
+    def wait(self, timeout_s: float | None = None) -> HostState:
+        """Block until nothing is loading or unloading (or the time is over) and say the state."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._state not in ("loading", "unloading"), timeout_s)
+            return self._state
+
+    async def wait_until_settled(self, on_change: Callable[[], None] | None = None) -> HostState:
+        """The same for asyncio; `on_change` is called in the loop after every change of the progress."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        remove = self.add_listener(lambda: loop.call_soon_threadsafe(changed.set))
+        try:
+            while self._state in ("loading", "unloading"):
+                if on_change is not None:
+                    on_change()
+                await changed.wait()
+                changed.clear()
+            return self._state
+        finally:
+            remove()
+
+    # In threads
+
+    def _run_load(self, attempt: int, config: Config, old: Engine | None) -> None:
+        engine: Engine | None = None
+        failure: str | None = None
+        with self._working:
+            if old is not None:
+                _close(old)
+                del old
+            try:
+                report = self._reporter(attempt)
+                report("finding", 0, 0, "")
+                engine = self._build(self._find(config, report), config, report)
+                with self._condition:
+                    if attempt == self._attempt:
+                        self._engine, self._notices, self._progress = engine, tuple(engine.info.notices), None
+                        self._set_state("ready")
+                        engine = None
+            except LoadCancelled:
+                pass
+            except OctavoError as error:
+                failure = str(error)
+                log.warning("Loading %s failed: %s", config.model.id, error)
+            except Exception as error:  # a fault of ours or of a library: the server must outlive it
+                failure = f"Loading failed unexpectedly ({type(error).__name__}: {error}). The log has the details."
+                log.exception("Loading %s failed", config.model.id)
+            if engine is not None:  # cancelled in its last moment
+                _close(engine)
+                engine = None
+            gc.collect()
+        if failure is not None:
+            with self._condition:
+                if attempt == self._attempt:
+                    self._error, self._progress = failure, None
+                    self._set_state("failed")
+
+    def _run_unload(self, attempt: int, engine: Engine) -> None:
+        with self._working:
+            _close(engine)
+            del engine
+            gc.collect()
+        with self._condition:
+            if attempt == self._attempt:
+                self._set_state("empty")
+
+    def _reporter(self, attempt: int) -> Report:
+        def report(stage: str, done: int, total: int, source: str) -> None:
+            with self._condition:
+                if attempt != self._attempt:
+                    raise LoadCancelled
+                new_stage = self._progress is None or self._progress.stage != stage
+                self._progress = HostProgress(stage, done, total, source or (self._progress or _START).source)
+                if new_stage or time.monotonic() - self._notified_s >= NOTIFY_EVERY_S:
+                    self._notify()
+
+        return report
+
+    # Under the lock
+
+    def _take_engine(self) -> Engine | None:
+        engine, self._engine = self._engine, None
+        return engine
+
+    def _set_state(self, state: HostState) -> None:
+        self._state = state
+        self._notify()
+
+    def _notify(self) -> None:
+        self._notified_s = time.monotonic()
+        self._condition.notify_all()
+        for listener in tuple(self._listeners):
+            try:
+                listener()
+            except Exception:  # such as an event loop that has ended
+                log.debug("A listener of the model host failed", exc_info=True)
+
+
+_START = HostProgress("starting")
+
+
+def find_model(config: Config, report: Report) -> str | Path:
+    """The local path of `config.model.id`, fetched if it must be. Random weights ("shape:NAME") have no path."""
+    model_id = config.model.id
+    if model_id.startswith("shape:"):
+        return model_id
+    from octavo.app.library import resolve_model
+
+    return resolve_model(model_id, folders=config.model.folders, progress=report)
+
+
+def build_engine(source: str | Path, config: Config, report: Report) -> Engine:
+    """Load the engine as the configuration says."""
+    from octavo.app.config import engine_config
+    from octavo.engine.engine import Engine
+
+    settings: EngineConfig = engine_config(config)
+    return Engine.load(source, settings, progress=lambda p: report(p.stage, p.done, p.total, ""))
+
+
+def _close(engine: Engine) -> None:
+    try:
+        engine.close()
+    except Exception:
+        log.exception("The engine could not be closed cleanly")
