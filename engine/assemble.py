@@ -142,7 +142,8 @@ def _put_together(
         "slots": None if config.paged_attention else size.num_pages[0] - 1,
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
     }
-    return EngineParts(core, config, info, size.page_size, tokenizer, template, end_ids, settings)
+    rows = config.max_running if config.paged_attention else min(config.max_running, size.num_pages[0] - 1)
+    return EngineParts(core, config, info, size.page_size, rows, tokenizer, template, end_ids, settings)
 
 
 def _scheduler(config: EngineConfig, cache: KVCache, size: CacheSize, device: torch.device) -> Scheduler:

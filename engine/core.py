@@ -1,4 +1,4 @@
-"""The engine without its thread: requests in, one step at a time, events out. Deterministic, so tests drive it directly."""
+"""The engine without its thread: requests in, one step at a time, events out. Deterministic: tests drive it directly."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from octavo.engine.text.output import OutputText, Piece
 log = logging.getLogger(__name__)
 
 MIN_CHUNK_AFTER_OOM = 64  # below this many prompt tokens a step the device's memory is truly full
+OUT_OF_MEMORY = "The device ran out of memory; use a smaller engine.kv_memory or model.context_length."
 NOT_FINITE = (
     "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
 )
@@ -170,7 +171,7 @@ class EngineCore:
             budget.max_chunk = max(MIN_CHUNK_AFTER_OOM, budget.max_chunk // 2)
             log.warning("out of device memory; prompts are now read %d tokens at a time", budget.max_chunk)
             return
-        self._fail(self.scheduler.running[-1:], "The device ran out of memory; use a smaller kv_memory or context_length.")
+        self._fail(self.scheduler.running[-1:], OUT_OF_MEMORY)
 
     def _fail(self, requests: Iterable[Request], message: str) -> None:
         for request in list(requests):

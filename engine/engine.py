@@ -1,4 +1,4 @@
-"""The engine's door: submit, abort, status, close. Behind it one thread runs the steps and sleeps when nothing is to do."""
+"""The engine's door: submit, abort, status, close. Behind it one thread runs the steps and sleeps when idle."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ class EngineParts:
     config: EngineConfig
     info: ModelInfo
     page_size: int
+    max_running: int  # requests that can run at once: rows, or slots if there are fewer
     tokenizer: Tokenizer | None = None
     template: ChatTemplate | None = None
     end_ids: frozenset[int] = frozenset()
@@ -94,7 +95,6 @@ class Engine:
         self._waker = Waker()
         self._inbox: deque[Callable[[], None]] = deque()
         self._news = threading.Condition()
-        self._queued = 0  # submitted, not yet running
         self._state: Literal["ready", "failed", "closed"] = "ready"
         self._last_step_s = time.monotonic()
         self._snapshot_s = 0.0
@@ -149,7 +149,7 @@ class Engine:
         reasoning: ReasoningFormat | None = None,
         reasoning_open: bool = False,
     ) -> RequestHandle:
-        """Queues a request and returns at once. `reasoning` splits the reply; `reasoning_open`: the prompt ends inside it.
+        """Queues a request and returns at once. `reasoning` splits the reply; with `reasoning_open` it starts inside.
 
         Raises ContextOverflowError, RequestError, QueueFullError, EngineClosedError.
         """
@@ -177,16 +177,15 @@ class Engine:
             self._require_ready()
             if request.id in self._streams:
                 raise RequestError(f"A request with the id {request.id!r} is running already.", field="request_id")
-            if self._queued >= self.config.queue_limit:
+            if len(self._streams) >= self._parts.max_running + self.config.queue_limit:
                 raise QueueFullError(self.config.queue_limit)
-            self._queued += 1
             self._streams[request.id] = stream
             self._inbox.append(lambda: self._core.submit(request, ends, output))
             self._news.notify()
         return RequestHandle(request.id, request.num_prompt, stream, self.abort)
 
     def abort(self, request_id: str) -> None:
-        """Ends a request: no further step includes it. Its stream ends with Finished("aborted"). Unknown ids are no error."""
+        """Ends a request: no further step includes it, its stream ends with Finished("aborted"). Unknown ids are ignored."""
         with self._news:
             self._inbox.append(lambda: self._core.abort(request_id))
             self._news.notify()
@@ -270,7 +269,6 @@ class Engine:
             for handle in messages:
                 handle()
             if messages:
-                self._queued = len(self._core.scheduler.waiting) + len(self._inbox)
                 self._waker.flush(now=True)
             if self._state != "ready":
                 return False
@@ -316,7 +314,6 @@ class Engine:
         requests = {"running": len(scheduler.running), "waiting": len(scheduler.waiting), "swapped": 0}
         counters = dataclasses.asdict(self._core.counters) | {"preemptions": scheduler.num_preemptions}
         self._snapshot, self._snapshot_s = (pages, requests, counters), now
-        self._queued = len(scheduler.waiting) + len(self._inbox)
 
 
 def _gone(_: object) -> EngineCore:

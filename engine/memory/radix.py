@@ -1,7 +1,8 @@
-"""RadixAttention's tree over pages (Zheng et al., SGLang, 2024): conversations that begin alike share their first pages.
+"""RadixAttention's tree over pages (Zheng et al., SGLang, 2024): chats that begin alike share their first pages.
 
-A node holds a run of whole pages; an edge is chosen by the tokens of a child's first page. A node in use by a request is
-locked together with all its ancestors; unlocked leaves are evicted from their tail, least recently used first.
+A node holds a run of whole pages; an edge is chosen by the tokens of a child's first page. A node in use by a
+request is locked together with all its ancestors; unlocked leaves are evicted from their tail, least recently
+used first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class _Node:
 class RadixTree(PrefixCache):
     """`windows` gives each group's attention window in tokens, None for full attention.
 
-    A windowed group's pages behind the window may be missing from a node; a match must have all that its next token sees.
+    A windowed group's pages behind the window may be missing from a node; a match must have all its next token sees.
     """
 
     def __init__(self, pools: Sequence[PagePool], page_size: int, windows: Sequence[int | None] | None = None) -> None:
@@ -48,11 +49,10 @@ class RadixTree(PrefixCache):
         num_pages, pages = self._usable(path)
         if num_pages == 0:
             return Match(0, [[] for _ in self.pools])
-        node, before = self._root, 0
-        for node, used in path:
-            if before + used >= num_pages:
-                break
-            before += used
+        before, place = 0, 0
+        while before + path[place][1] < num_pages:
+            before, place = before + path[place][1], place + 1
+        node = path[place][0]
         if num_pages - before < len(node.pages):
             node = self._split(node, num_pages - before)
         self._lock(node)

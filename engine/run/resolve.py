@@ -24,7 +24,7 @@ CHATS_KEPT = 16  # full chats the automatic cache holds at most: more than that 
 
 
 def resolve_device(wanted: str) -> tuple[torch.device, str | None]:
-    """The device, and a notice if it is not what a user might expect. Raises DeviceError if it was asked for by name."""
+    """The device, and a notice if it is not what a user might expect. DeviceError if one was asked for by name."""
     if wanted == "cpu":
         return torch.device("cpu"), None
     if torch.cuda.is_available():
@@ -162,7 +162,7 @@ def _budget_limit(config: EngineConfig, free: int, device: torch.device) -> int:
     if config.kv_memory_bytes is not None:
         if config.kv_memory_bytes > free:
             raise MemoryExhaustedError(
-                f"engine.kv_memory asks for {config.kv_memory_bytes / GIB:.2f} GiB; {free / GIB:.2f} GiB are free on {device}.",
+                f"engine.kv_memory is {config.kv_memory_bytes / GIB:.2f} GiB, but {device} has {free / GIB:.2f} GiB free.",
                 remedy="Lower engine.kv_memory or set it to auto.",
             )
         return config.kv_memory_bytes

@@ -96,7 +96,9 @@ class Harness:
     now: float = 0.0
     events: dict[str, list[Event]] = field(default_factory=dict)
 
-    def submit(self, request_id: str, prompt: list[int], max_tokens: int, end_ids: frozenset[int] = frozenset()) -> None:
+    def submit(
+        self, request_id: str, prompt: list[int], max_tokens: int, end_ids: frozenset[int] = frozenset()
+    ) -> None:
         params = SamplingParams(max_tokens=max_tokens)
         request = Request(request_id, tuple(prompt), params, self.now)
         request.limit = min(len(prompt) + max_tokens, self.context_length)

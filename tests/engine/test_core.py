@@ -1,4 +1,4 @@
-"""Engine logic on a fake device: whatever happens around a request, its text and its accounts are those of running alone."""
+"""Engine logic on a fake device: whatever happens around a request, its text and accounts are those of running alone."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_failing_step_ends_its_requests_and_the_engine_goes_on(harness: Make, 
     assert h.tokens("b") == fake_greedy([1, 2, 3], 5)
 
 
-def test_a_preempted_request_says_the_same_and_the_oldest_is_never_preempted(harness: Make, fake_greedy: Greedy) -> None:
+def test_a_preempted_request_says_the_same_and_the_oldest_keeps_running(harness: Make, fake_greedy: Greedy) -> None:
     h = harness(pages=20, page_size=4, chunk=16, context_length=72)
     prompts = {f"r{i}": [i * 10 + j for j in range(6)] for i in range(8)}
     for name, prompt in prompts.items():
