@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Iterator
-from io import BufferedReader
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from octavo.engine.errors import CheckpointError
 from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
+from octavo.engine.load.files import read_into
 from octavo.engine.load.gguf_config import build_config, build_generation_config
 from octavo.engine.load.gguf_decode import CHUNK_ELEMENTS, DECODERS, decode_blocks
 from octavo.engine.load.gguf_file import GGUFTensor
@@ -24,6 +24,8 @@ from octavo.engine.load.gguf_split import read_parts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_MAX_WORKERS = 8
+_SMALLEST_RUN = 1 << 19  # elements that are worth a hand-over to another thread
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -74,18 +76,18 @@ class GGUFCheckpoint(Checkpoint):
         return build_tokenizer(self._meta, context_length=self.config["max_position_embeddings"])
 
     def _decode_all(self, sources: list[Source], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
-        for file, group in itertools.groupby(sources, key=lambda source: source.file):
-            with file.open("rb") as stream:
-                for source in group:
-                    yield source.name, _decode(stream, source, dtype)
+        workers = min(torch.get_num_threads(), _MAX_WORKERS)
+        with ThreadPoolExecutor(workers, thread_name_prefix="octavo-decode") as pool:
+            for source in sources:
+                yield source.name, _decode(source, dtype, pool, workers)
 
     def _read_setting(self, name: str) -> Tensor | None:
         if name not in self._stored:
             return None
         file, stored = self._stored[name]
         _check_type(stored, file)
-        with file.open("rb") as stream:
-            return _decode(stream, Source(name, stored.shape, file, stored), torch.float32).flatten()
+        with ThreadPoolExecutor(1) as pool:
+            return _decode(Source(name, stored.shape, file, stored), torch.float32, pool, 1).flatten()
 
 
 def _positive(meta: Metadata, key: str, default: int | None = None) -> int:
@@ -105,42 +107,36 @@ def _check_type(stored: GGUFTensor, file: Path) -> None:
         )
 
 
-def _decode(stream: BufferedReader, source: Source, dtype: torch.dtype | None) -> Tensor:
-    """Reads and decodes one tensor in chunks of whole blocks, straight into the wanted dtype."""
-    kind = source.stored.type
-    plain = _PLAIN.get(kind.name)
+def _decode(source: Source, dtype: torch.dtype | None, pool: ThreadPoolExecutor, workers: int) -> Tensor:
+    """Reads and decodes one tensor, each worker a run of rows of it, straight into the wanted dtype."""
+    plain = _PLAIN.get(source.stored.type.name)
     out = torch.empty(math.prod(source.shape), dtype=dtype or plain or torch.float32)
-    stream.seek(source.offset)
     if source.undo != "added_one" and plain == out.dtype:
-        _read_into(stream, out.view(torch.uint8), source)
+        with source.file.open("rb") as stream:
+            stream.seek(source.offset)
+            read_into(stream, out.view(torch.uint8), source.file, source.stored.name)
     else:
-        blocks_a_chunk = max(1, CHUNK_ELEMENTS // kind.block_size)
-        raw = torch.empty((blocks_a_chunk, kind.block_bytes), dtype=torch.uint8)
-        for start in range(0, out.numel(), blocks_a_chunk * kind.block_size):
-            target = out[start : start + blocks_a_chunk * kind.block_size]
-            blocks = raw[: target.numel() // kind.block_size]
-            _read_into(stream, blocks, source)
-            values = decode_blocks(blocks, kind.name)
-            if source.undo == "added_one":
-                values = values - 1.0
-            target.copy_(values.view(-1))
+        run = max(_SMALLEST_RUN, -(-out.numel() // workers))
+        run = -(-run // CHUNK_ELEMENTS) * CHUNK_ELEMENTS
+        list(pool.map(lambda start: _decode_run(source, out[start : start + run], start), range(0, out.numel(), run)))
     out = out.view(source.shape)
     return _undo_rotary_rows(out, source.heads) if source.undo == "rotary_rows" else out
+
+
+def _decode_run(source: Source, out: Tensor, start: int) -> None:
+    """Fills `out` with the elements from `start` on, chunk by chunk."""
+    kind = source.stored.type
+    raw = torch.empty((CHUNK_ELEMENTS // kind.block_size, kind.block_bytes), dtype=torch.uint8)
+    with source.file.open("rb") as stream:
+        stream.seek(source.offset + start // kind.block_size * kind.block_bytes)
+        for target in out.split(CHUNK_ELEMENTS):
+            blocks = raw[: target.numel() // kind.block_size]
+            read_into(stream, blocks, source.file, source.stored.name)
+            values = decode_blocks(blocks, kind.name).view(-1)
+            target.copy_(values.sub_(1.0) if source.undo == "added_one" else values)
 
 
 def _undo_rotary_rows(rows: Tensor, heads: int) -> Tensor:
     """From pairs (2i, 2i + 1) of interleaved rotary embedding to the halves (i, i + size / 2) of a head."""
     pairs = rows.view(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
     return pairs.transpose(1, 2).reshape(rows.shape)
-
-
-def _read_into(stream: BufferedReader, target: Tensor, source: Source) -> None:
-    view = memoryview(target.view(-1).numpy().data)
-    got = stream.readinto(view)
-    if got != len(view):
-        raise CheckpointError(
-            f"{source.file.name} ended while {source.stored.name} was read.",
-            file=str(source.file),
-            tensor=source.stored.name,
-            remedy="The file was changed or is on a drive that went away; load it again.",
-        )

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from octavo.engine.errors import CheckpointError
+from octavo.engine.load.files import FETCH_AGAIN, refuse_lfs_pointer
 from octavo.engine.load.gguf_types import GGML_TYPES, GGMLType
 
 _MAGIC = b"GGUF"
@@ -66,7 +67,7 @@ def _error(path: Path, what: str, tensor: str | None = None) -> CheckpointError:
         f"{path.name} {what}.",
         file=str(path),
         tensor=tensor,
-        remedy="The file is damaged or incomplete; fetch it again.",
+        remedy=FETCH_AGAIN,
     )
 
 
@@ -90,6 +91,7 @@ class _Reader:
 
     def _preamble(self) -> tuple[int, int, int]:
         magic = self.data[:4]
+        refuse_lfs_pointer(self.path, self.data[:24])
         if magic != _MAGIC:
             raise CheckpointError(
                 f"{self.path.name} is not a GGUF file: it begins with {magic!r}.",
