@@ -127,7 +127,8 @@ def _decode_run(source: Source, out: Tensor, start: int) -> None:
     """Fills `out` with the elements from `start` on, chunk by chunk."""
     kind = source.stored.type
     raw = torch.empty((CHUNK_ELEMENTS // kind.block_size, kind.block_bytes), dtype=torch.uint8)
-    with source.file.open("rb") as stream:
+    # Inference mode belongs to a thread: a worker needs it wherever the caller made `out` in it.
+    with torch.inference_mode(out.is_inference()), source.file.open("rb") as stream:
         stream.seek(source.offset + start // kind.block_size * kind.block_bytes)
         for target in out.split(CHUNK_ELEMENTS):
             blocks = raw[: target.numel() // kind.block_size]
