@@ -1,7 +1,7 @@
 """The inference engine: no web, no page, no config file; usable alone.
 
-    from octavo.engine import Engine
-    engine = Engine.load("path/to/model")
+from octavo.engine import Engine
+engine = Engine.load("path/to/model")
 """
 
 from typing import TYPE_CHECKING, Any

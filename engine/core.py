@@ -1,4 +1,4 @@
-"""The engine without its thread: requests in, one step at a time, events out. Deterministic: tests drive it directly."""
+"""The engine without its thread: requests in, one step at a time, events out. Deterministic, for tests to drive."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ log = logging.getLogger(__name__)
 
 MIN_CHUNK_AFTER_OOM = 64  # below this many prompt tokens a step the device's memory is truly full
 OUT_OF_MEMORY = "The device ran out of memory; use a smaller engine.kv_memory or model.context_length."
-NOT_FINITE = (
-    "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
-)
+NOT_FINITE = "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
 
 
 class Pending(Protocol):

@@ -185,7 +185,7 @@ class Engine:
         return RequestHandle(request.id, request.num_prompt, stream, self.abort)
 
     def abort(self, request_id: str) -> None:
-        """Ends a request: no further step includes it, its stream ends with Finished("aborted"). Unknown ids are ignored."""
+        """Ends a request: no further step includes it, its stream ends with Finished("aborted")."""
         with self._news:
             self._inbox.append(lambda: self._core.abort(request_id))
             self._news.notify()
@@ -220,9 +220,7 @@ class Engine:
             raise RequestError("The prompt is empty.", field="prompt", remedy="Send at least one token.")
         bad = next((token for token in prompt if not 0 <= token < self.info.vocab_size), None)
         if bad is not None:
-            raise RequestError(
-                f"Token id {bad} is outside the vocabulary of {self.info.vocab_size}.", field="prompt"
-            )
+            raise RequestError(f"Token id {bad} is outside the vocabulary of {self.info.vocab_size}.", field="prompt")
         scoring_only = params.max_tokens == 0 and params.prompt_logprobs is not None
         if params.max_tokens is not None and params.max_tokens < 1 and not scoring_only:
             raise RequestError("max_tokens must be at least 1.", field="max_tokens")

@@ -58,7 +58,7 @@ class ContextOverflowError(RequestError):
 
     def __init__(self, prompt_tokens: int, limit: int) -> None:
         super().__init__(
-            f"The prompt has {prompt_tokens} tokens; this model's context holds {limit}, of which one must be left for the reply.",
+            f"The prompt has {prompt_tokens} tokens; this model's context holds {limit}, one of them for the reply.",
             field="messages",
             remedy="Shorten the prompt or load the model with a larger context_length.",
         )

@@ -33,7 +33,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token with the natural logarithm of its probability under the model's raw logits, and the best alternatives."""
+    """One token, the natural logarithm of its probability under the model's raw logits, and the best alternatives."""
 
     token_id: int
     logprob: float

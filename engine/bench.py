@@ -1,0 +1,297 @@
+"""The benchmark: fixed workloads of random prompts through the engine, the way serving engines are compared.
+
+`octavo bench` and `python -m octavo.engine.bench` are the same program; the second needs only torch, transformers
+and triton. Every workload runs three times with fresh prompts; the best of the last two counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import itertools
+import json
+import logging
+import platform
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from octavo.engine.assemble import benchmark_data
+from octavo.engine.config import EngineConfig
+from octavo.engine.engine import Engine
+from octavo.engine.errors import OctavoError, RequestError
+from octavo.engine.request import Delta, SamplingParams
+from octavo.engine.stream import RequestHandle
+
+REPETITIONS = 3
+COMPARABLE = ("fusion", "paged_attention", "prefix_sharing")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests that all arrive at once; the first `shared_prefix` prompt tokens are the same in every one."""
+
+    name: str
+    requests: int
+    prompt_tokens: int
+    shared_prefix: int
+    new_tokens: int
+
+    @property
+    def context_length(self) -> int:
+        return self.prompt_tokens + self.new_tokens
+
+
+@dataclass(slots=True)
+class _Reading:
+    """When the tokens of one request arrived: (seconds, how many)."""
+
+    arrivals: list[tuple[float, int]]
+
+    @property
+    def first_s(self) -> float:
+        return self.arrivals[0][0]
+
+    @property
+    def last_s(self) -> float:
+        return self.arrivals[-1][0]
+
+    @property
+    def tokens(self) -> int:
+        return sum(count for _, count in self.arrivals)
+
+
+def find_workloads(names: Sequence[str]) -> list[Workload]:
+    """The workloads of those names. Raises RequestError for an unknown one."""
+    known = {entry["name"]: Workload(**entry) for entry in benchmark_data()["workloads"]}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise RequestError(f"There is no workload {missing[0]!r}.", remedy=f"Known ones: {', '.join(known)}.")
+    return [known[name] for name in names]
+
+
+def run_workload(engine: Engine, workload: Workload, repetitions: int = REPETITIONS) -> dict[str, float]:
+    """Figures of one workload: the best of the repetitions after the first."""
+    runs = [_run_once(engine, workload, seed) for seed in range(repetitions)]
+    key = "out_tok_s" if workload.new_tokens > 1 else "prompt_tok_s"
+    return max(runs[1:] or runs, key=lambda row: row[key])
+
+
+def _run_once(engine: Engine, workload: Workload, seed: int) -> dict[str, float]:
+    rng = random.Random(f"{workload.name}-{seed}")
+    vocab = engine.info.vocab_size
+    shared = [rng.randrange(3, vocab) for _ in range(workload.shared_prefix)]
+    own = workload.prompt_tokens - workload.shared_prefix
+    prompts = [[*shared, *(rng.randrange(3, vocab) for _ in range(own))] for _ in range(workload.requests)]
+    params = SamplingParams(temperature=0.0, max_tokens=workload.new_tokens, ignore_eos=True)
+    readings = [_Reading([]) for _ in prompts]
+    begin = time.perf_counter()
+    handles = [engine.submit(prompt, params) for prompt in prompts]
+    threads = [
+        threading.Thread(target=_read, args=(handle, reading, begin))
+        for handle, reading in zip(handles, readings, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return _figures(workload, readings)
+
+
+def _read(handle: RequestHandle, reading: _Reading, begin: float) -> None:
+    for event in handle:
+        if isinstance(event, Delta) and event.token_ids:
+            reading.arrivals.append((time.perf_counter() - begin, len(event.token_ids)))
+
+
+def _figures(workload: Workload, readings: Sequence[_Reading]) -> dict[str, float]:
+    short = [reading for reading in readings if reading.tokens != workload.new_tokens]
+    if short:
+        raise RequestError(f"{len(short)} requests of {workload.name} ended before {workload.new_tokens} tokens.")
+    seconds = max(reading.last_s for reading in readings)
+    new = sum(reading.tokens for reading in readings)
+    last_first = max(reading.first_s for reading in readings)
+    after_first = new - len(readings)
+    decode_s = seconds - min(last_first, seconds)
+    late = sum(count for r in readings for at, count in r.arrivals if at > last_first)
+    gaps = [
+        (b[0] - a[0]) / b[1] * 1000 for r in readings for a, b in itertools.pairwise(r.arrivals) for _ in range(b[1])
+    ]
+    decode = (after_first if len(readings) == 1 else late) / decode_s if decode_s > 0 and after_first else 0.0
+    return {
+        "s": seconds,
+        "out_tok_s": new / seconds,
+        "prompt_tok_s": workload.requests * workload.prompt_tokens / seconds,
+        "decode_tok_s": decode,
+        "ttft_p50_ms": statistics.median(r.first_s for r in readings) * 1000,
+        "itl_p50_ms": statistics.median(gaps) if gaps else 0.0,
+        "itl_p99_ms": sorted(gaps)[int(len(gaps) * 0.99)] if gaps else 0.0,
+    }
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Measured bytes per second of a large copy on the device, read and written bytes both counted."""
+    size = (4 << 30) if device.type == "cuda" else (256 << 20)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = float("inf")
+    for _ in range(6):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        target.copy_(source)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size / best
+
+
+def _variants(compare: Sequence[str]) -> Iterator[dict[str, bool]]:
+    unknown = [name for name in compare if name not in COMPARABLE]
+    if unknown:
+        raise RequestError(f"{unknown[0]!r} cannot be compared.", remedy=f"Choose from {', '.join(COMPARABLE)}.")
+    yield {}
+    for name in compare:
+        yield {name: False}
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return int(psutil.Process().memory_info().rss)
+
+
+def bench(
+    model: str,
+    workloads: Sequence[Workload],
+    config: EngineConfig,
+    compare: Sequence[str] = (),
+    repetitions: int = REPETITIONS,
+) -> dict[str, Any]:
+    """Runs the workloads, once as configured and once with each of `compare` switched off; returns the result file."""
+    rows: list[dict[str, Any]] = []
+    head: dict[str, Any] = {}
+    for changes in _variants(compare):
+        variant = dataclasses.replace(
+            config,
+            **changes,
+            max_running=max(workload.requests for workload in workloads),
+            queue_limit=max(config.queue_limit, *(workload.requests for workload in workloads)),
+            context_length=config.context_length or max(workload.context_length for workload in workloads),
+        )
+        begin = time.perf_counter()
+        engine = Engine.load(model, variant)
+        start_s = time.perf_counter() - begin
+        try:
+            device = torch.device(str(engine.status().settings["device"]))
+            bandwidth = head.get("copy_bandwidth_bytes_s") or copy_bandwidth(device)
+            head = head or _head(engine, device, start_s, bandwidth)
+            for workload in workloads:
+                if device.type == "cuda":
+                    torch.cuda.reset_peak_memory_stats(device)
+                figures = run_workload(engine, workload, repetitions)
+                limit = bandwidth * workload.requests / engine.info.weight_bytes
+                row: dict[str, Any] = {"workload": workload.name, **figures}
+                row["peak_memory_bytes"] = _peak_memory(device)
+                row["memory_limit_fraction"] = figures["decode_tok_s"] / limit
+                row |= {"model": model, "quantization": variant.quantization}
+                row |= {"paged_attention": variant.paged_attention, "fusion": variant.fusion, "speculation": "off"}
+                row |= {"prefix_sharing": variant.prefix_sharing}
+                rows.append(row)
+                print(_line(row), file=sys.stderr, flush=True)
+        finally:
+            engine.close()
+            del engine
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    return {**head, "rows": rows}
+
+
+def _head(engine: Engine, device: torch.device, start_s: float, bandwidth: float) -> dict[str, Any]:
+    return {
+        "start_s": start_s,
+        "device": engine.info.device if device.type == "cuda" else _processor(),
+        "threads": torch.get_num_threads(),
+        "dtype": engine.info.dtype,
+        "weight_bytes": engine.info.weight_bytes,
+        "copy_bandwidth_bytes_s": bandwidth,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, **_versions()},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in ("octavo", "triton", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _line(row: dict[str, Any]) -> str:
+    off = [name for name in COMPARABLE if row[name] is False]
+    return (
+        f"{row['workload']:<18} {row['out_tok_s']:>10,.1f} out tok/s  {row['decode_tok_s']:>10,.1f} decode  "
+        f"{row['prompt_tok_s']:>10,.0f} prompt  ttft {row['ttft_p50_ms']:>8,.1f} ms  itl {row['itl_p50_ms']:>7,.2f} ms"
+        + (f"  without {', '.join(off)}" if off else "")
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code (0 fine, 1 failed, 2 wrong flags)."""
+    parser = argparse.ArgumentParser(prog="octavo bench", description="Measure the engine on fixed workloads.")
+    parser.add_argument("--model", default="shape:qwen-0.5b", help="a folder, a .gguf file, or shape:NAME")
+    parser.add_argument("--workload", default="single-stream", help="one or more names, separated by commas")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--quantization", default="none", choices=["none"])
+    parser.add_argument("--speculation", default="off", choices=["off"])
+    parser.add_argument("--compare", default="", help=f"settings to switch off in turn: {', '.join(COMPARABLE)}")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--debug", action="store_true", help="log what the engine decides; show traces")
+    flags = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO if flags.debug else logging.WARNING, stream=sys.stderr)
+    try:
+        workloads = find_workloads([name for name in flags.workload.split(",") if name])
+        config = EngineConfig(device=flags.device, dtype=flags.dtype, quantization=flags.quantization)
+        compare = [name for name in flags.compare.split(",") if name]
+        result = bench(flags.model, workloads, config, compare, flags.repetitions)
+    except OctavoError as error:
+        if flags.debug:
+            raise
+        print(f"octavo bench: {error}", file=sys.stderr)
+        return 2 if isinstance(error, RequestError) else 1
+    text = json.dumps(result, indent=1)
+    if flags.json:
+        flags.json.write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
