@@ -55,6 +55,7 @@ def gated(gate_up: Tensor, act: str) -> Tensor:
         BLOCK=block,
         ACT=ACTIVATIONS[act],
         num_warps=min(8, max(1, block // 256)),
+        enable_fp_fusion=False,
     )
     return out
 

@@ -143,8 +143,9 @@ def decode_kernel(
             acc = acc * decay[:, None] + tl.sum(weights[:, None] * v.to(tl.float32), 0)[None, :]
             peak = new_peak
 
-    values = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-    base2 = peak + tl.log2(total)
+    divisor = tl.where(total == 0.0, 1.0, total)
+    values = acc / divisor[:, None]
+    base2 = peak + tl.log2(divisor)  # without keys the peak is -inf, and so is the sum
     out_mask = head_mask[:, None] & (col_v < V_DIM)[None, :]
     target = row * Q_HEADS + head
     if SPLIT:
@@ -197,7 +198,8 @@ def merge_kernel(
         total = total * decay + tl.sum(weights, 0)
         acc = acc * decay + tl.sum(weights[:, None] * values, 0)
         peak = new_peak
-    values = acc / tl.where(total == 0.0, 1.0, total)
+    divisor = tl.where(total == 0.0, 1.0, total)
+    values = acc / divisor
     tl.store(out_ptr + target * V_DIM + col_v, values.to(out_ptr.dtype.element_ty), mask=col_v < V_DIM)
     if LSE:
-        tl.store(lse_ptr + target, (peak + tl.log2(total)) * 0.6931471805599453)
+        tl.store(lse_ptr + target, (peak + tl.log2(divisor)) * 0.6931471805599453)

@@ -4,7 +4,7 @@ Grid (query tiles, KV heads x head tiles). A tile holds BLOCK_M rows of (query t
 that short pieces and grouped heads fill it too. Tiles of all rows are numbered through: row r owns the numbers from
 q_start[r] // tokens + r on, a bound that needs no host knowledge of the lengths; a program finds its row by counting,
 and numbers nobody owns return at once. Tiles are taken from the last to the first because late ones see more keys.
-Keys before the tile's first query need no mask and run in a loop of their own. Bound by tensor-core rate for long
+Keys before the tile's first query need no mask and may run in a loop of their own. Bound by tensor-core rate for long
 chunks, by the bytes of keys and values for short ones.
 """
 
@@ -69,9 +69,13 @@ def prefill_kernel(
     SOFTCAP: tl.constexpr,
     CAUSAL: tl.constexpr,
     LSE: tl.constexpr,
+    PEEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """HEADS query heads of a group and BLOCK_M // HEADS tokens share a tile. out [T, Hq, Dv], lse [T, Hq] natural."""
+    """HEADS query heads of a group and BLOCK_M // HEADS tokens share a tile. out [T, Hq, Dv], lse [T, Hq] natural.
+
+    PEEL: keys that every query of the tile sees take a loop without masks.
+    """
     TOKENS: tl.constexpr = BLOCK_M // HEADS
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     number = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -114,7 +118,7 @@ def prefill_kernel(
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     lo = first_key // BLOCK_N * BLOCK_N
-    if not WINDOW:
+    if PEEL:
         common = (tl.min(tl.where(valid, row_last, end_key), 0) + 1) // BLOCK_N * BLOCK_N
         acc, peak, total = attend_tiles(
             acc, peak, total, q, k_base, v_base, table_ptr, lo, common, first_key, end_key, row_first, row_last,
@@ -128,9 +132,10 @@ def prefill_kernel(
         DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
     )  # fmt: skip
 
-    values = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    divisor = tl.where(total == 0.0, 1.0, total)
+    values = acc / divisor[:, None]
     target = token * Q_HEADS + head
     out_mask = valid[:, None] & (col_v < V_DIM)[None, :]
     tl.store(out_ptr + target[:, None] * V_DIM + col_v[None, :], values.to(out_ptr.dtype.element_ty), mask=out_mask)
     if LSE:
-        tl.store(lse_ptr + target, (peak + tl.log2(total)) * 0.6931471805599453, mask=valid)
+        tl.store(lse_ptr + target, (peak + tl.log2(divisor)) * 0.6931471805599453, mask=valid)

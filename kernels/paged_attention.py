@@ -203,6 +203,7 @@ def decode_attention(
         PRECISION="ieee",
         num_warps=tile.warps,
         num_stages=tile.stages,
+        enable_fp_fusion=True,
     )
     if splits > 1:
         merge_kernel[(rows, shape.q_heads)](
@@ -224,6 +225,7 @@ def decode_attention(
             CAUSAL=shape.causal,
             LSE=lse is not None,
             num_warps=4,
+            enable_fp_fusion=True,
         )
 
 
@@ -288,9 +290,11 @@ def prefill_attention(
         SOFTCAP=shape.softcap is not None,
         CAUSAL=shape.causal,
         LSE=lse is not None,
+        PEEL=shape.window is None and q.dtype != torch.float32,
         PRECISION="ieee",
         num_warps=tile.warps,
         num_stages=tile.stages,
+        enable_fp_fusion=True,
     )
 
 

@@ -72,6 +72,7 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps
         RESIDUAL=residual is not None,
         ROUND_FIRST=weight.dtype == x.dtype,
         num_warps=min(16, max(2, block * rows_per_program // 512)),
+        enable_fp_fusion=False,
     )
 
 

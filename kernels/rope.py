@@ -122,6 +122,7 @@ def rope_write(
         NORM=q_weight is not None,
         ROUND_FIRST=q_weight is not None and q_weight.dtype == q.dtype,
         num_warps=4,
+        enable_fp_fusion=False,
     )
     return out
 
@@ -153,6 +154,7 @@ def write_kv(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tens
         BLOCK_HEADS=block_heads,
         BLOCK_DIM=block_dim,
         num_warps=4,
+        enable_fp_fusion=False,
     )
 
 
@@ -200,7 +202,7 @@ def _rope_write_kernel(
     KV_BLOCKS: tl.constexpr = (KV_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
-    heads = tl.arange(0, BLOCK_HEADS)
+    heads = tl.arange(0, BLOCK_HEADS).to(tl.int64)
     if block < Q_BLOCKS:
         head = block * BLOCK_HEADS + heads
         source = q_ptr + token * q_token_stride + head * q_head_stride
@@ -214,7 +216,7 @@ def _rope_write_kernel(
         page = slot // PAGE_SIZE
         offset = slot % PAGE_SIZE
         if block < Q_BLOCKS + KV_BLOCKS:
-            head = ((block - Q_BLOCKS) * BLOCK_HEADS + heads).to(tl.int64)
+            head = (block - Q_BLOCKS) * BLOCK_HEADS + heads
             source = k_ptr + token * k_token_stride + head * k_head_stride
             target = k_pages_ptr + page * k_page_stride + head * k_page_head_stride + offset * k_slot_stride
             _rotate_heads(
@@ -222,7 +224,7 @@ def _rope_write_kernel(
                 DIM, HALF, REST, BLOCK_HALF, BLOCK_REST, NORM, ROUND_FIRST,
             )  # fmt: skip
         else:
-            head = ((block - Q_BLOCKS - KV_BLOCKS) * BLOCK_HEADS + heads).to(tl.int64)
+            head = (block - Q_BLOCKS - KV_BLOCKS) * BLOCK_HEADS + heads
             source = v_ptr + token * v_token_stride + head * v_head_stride
             target = v_pages_ptr + page * v_page_stride + head * v_page_head_stride + offset * v_slot_stride
             _copy_heads(source, target, head < KV_HEADS, V_DIM, BLOCK_V)
@@ -258,13 +260,14 @@ def _write_kv_kernel(
     slot = tl.load(slots_ptr + token)
     page = slot // PAGE_SIZE
     offset = slot % PAGE_SIZE
+    heads = tl.arange(0, BLOCK_HEADS).to(tl.int64)
     if block < KV_BLOCKS:
-        head = (block * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)).to(tl.int64)
+        head = block * BLOCK_HEADS + heads
         source = k_ptr + token * k_token_stride + head * k_head_stride
         target = k_pages_ptr + page * k_page_stride + head * k_page_head_stride + offset * k_slot_stride
         _copy_heads(source, target, head < KV_HEADS, DIM, BLOCK_DIM)
     else:
-        head = ((block - KV_BLOCKS) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)).to(tl.int64)
+        head = (block - KV_BLOCKS) * BLOCK_HEADS + heads
         source = v_ptr + token * v_token_stride + head * v_head_stride
         target = v_pages_ptr + page * v_page_stride + head * v_page_head_stride + offset * v_slot_stride
         _copy_heads(source, target, head < KV_HEADS, V_DIM, BLOCK_DIM)

@@ -1,0 +1,255 @@
+"""Compiles every kernel for every supported GPU generation, without a GPU: `python -m octavo.kernels.compile_all`.
+
+The public functions are called with tensors that have no storage, as on a device with the generation's figures; what
+they would have launched is recorded and compiled with those very arguments, so the tiles checked are the tiles chosen
+at run time. A kernel that does not compile, or asks for more shared memory than a block of that generation may have,
+is reported and makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from octavo.kernels import activation, paged_attention, rms_norm, rope, sampling
+from octavo.kernels.device import DeviceTraits, as_device
+from octavo.kernels.paged_attention import AttentionShape
+
+# Most shared memory of a block by compute capability (CUDA C++ Programming Guide, technical specifications).
+TARGETS = {
+    75: DeviceTraits(75, 40, 65536),
+    80: DeviceTraits(80, 108, 166912),
+    86: DeviceTraits(86, 84, 101376),
+    89: DeviceTraits(89, 128, 101376),
+    90: DeviceTraits(90, 132, 232448),
+    100: DeviceTraits(100, 148, 232448),
+    120: DeviceTraits(120, 170, 101376),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One recorded launch, in the form `triton.compile` takes; picklable, equal if it compiles to the same binary."""
+
+    module: str
+    kernel: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, object], ...]
+    divisible: tuple[int, ...]  # arguments known to be multiples of 16
+    options: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How one compilation went; `error` is None if the kernel can run on the target."""
+
+    target: int
+    launch: Launch
+    error: str | None
+    shared_bytes: int = 0
+    seconds: float = 0.0
+
+
+def compile_all(targets: list[int], workers: int) -> Iterator[Report]:
+    """Compiles all launches of all targets in `workers` processes, yielding reports as they come."""
+    jobs = [(target, launch) for target in targets for launch in record(target)]
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_compile, jobs)
+
+
+def record(target: int) -> list[Launch]:
+    """The distinct launches that `exercise` makes on a device of this generation."""
+    launches: dict[Launch, None] = {}
+    with as_device(TARGETS[target]), _recording(launches):
+        exercise(TARGETS[target])
+    return list(launches)
+
+
+def exercise(traits: DeviceTraits) -> None:
+    """Calls every public function with the types and sizes that make it choose each of its branches."""
+    types = [torch.float16, torch.float32] + ([torch.bfloat16] if traits.tensor_cores else [])
+    for dtype in types:
+        wide = dtype == torch.bfloat16 or not traits.tensor_cores  # the type most models use there gets every shape
+        _small_operations(dtype)
+        for dim in (64, 80, 128, 256) if wide else (96,):
+            _attention(traits, dtype, AttentionShape(8, 2, dim, dim, dim**-0.5), page_size=16)
+        if wide:
+            _attention(traits, dtype, AttentionShape(8, 4, 256, 256, 0.06, softcap=50.0, window=4096), page_size=8192)
+    _sampling()
+
+
+def _small_operations(dtype: torch.dtype) -> None:
+    weights = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
+    for weight in weights:
+        x = _empty(7, 4096, dtype=dtype)
+        rms_norm.rms_norm(x, _empty(4096, dtype=weight), 1e-6)
+        rms_norm.add_rms_norm(x, _empty(7, 4096, dtype=dtype), _empty(4096, dtype=weight), 1e-6)
+    qkv = _empty(7, 12 * 128, dtype=dtype)
+    q, k, v = (part.unflatten(1, (-1, 128)) for part in qkv.split((8 * 128, 2 * 128, 2 * 128), 1))
+    pages = _empty(9, 2, 16, 128, dtype=dtype)
+    ids = _empty(7, dtype=torch.int64)
+    rope.write_kv(k, v, pages, pages, ids)
+    for rotary, weight in ((128, None), (64, _empty(128, dtype=dtype))):
+        table = _empty(4096, rotary, dtype=torch.float32)
+        rope.rope_write(q, k, v, table, ids, pages, pages, ids, weight, weight, 1e-6)
+    for act in ("silu", "gelu", "gelu_pytorch_tanh"):
+        activation.gated(_empty(7, 2 * 14336, dtype=dtype), act)
+
+
+def _attention(traits: DeviceTraits, dtype: torch.dtype, shape: AttentionShape, page_size: int) -> None:
+    rows, tokens = 4, 4096
+    q = _empty(tokens, shape.q_heads, shape.dim, dtype=dtype)
+    out = _empty(tokens, shape.q_heads, shape.v_dim, dtype=dtype)
+    lse = _empty(tokens, shape.q_heads, dtype=torch.float32)
+    k = _empty(9, shape.kv_heads, page_size, shape.dim, dtype=dtype)
+    v = _empty(9, shape.kv_heads, page_size, shape.v_dim, dtype=dtype)
+    table = _empty(rows, 512, dtype=torch.int32)
+    lengths, positions = _empty(rows + 1, dtype=torch.int32), _empty(tokens, dtype=torch.int64)
+    for splits, sums in ((1, None), (8, lse)):
+        paged_attention.decode_attention(
+            q, k, v, table, positions, lengths, out, sums, shape, rows=rows, splits=splits
+        )  # fmt: skip
+    if traits.tensor_cores:
+        for max_q in (4, 64, 2048):
+            paged_attention.prefill_attention(
+                q, k, v, table, lengths, positions, lengths, out, None, shape,
+                first_row=0, num_rows=rows, num_tokens=tokens, max_q=max_q,
+            )  # fmt: skip
+
+
+def _sampling() -> None:
+    scores = _empty(4, 128256, dtype=torch.float32)
+    sampling.argmax(scores)
+
+
+def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@contextmanager
+def _recording(launches: dict[Launch, None]) -> Iterator[None]:
+    """Within, launching a kernel only notes what would be compiled."""
+    run = JITFunction.run
+
+    def note(self: JITFunction, *args: object, grid: object, warmup: bool, **kwargs: object) -> None:
+        launches[_describe(self, args, kwargs)] = None
+
+    JITFunction.run = note
+    try:
+        yield
+    finally:
+        JITFunction.run = run
+
+
+def _describe(kernel: JITFunction, args: tuple[object, ...], kwargs: dict[str, object]) -> Launch:
+    """The specialization Triton's own launcher would make of these arguments."""
+    names = list(inspect.signature(kernel.fn).parameters)
+    options = {key: kwargs.pop(key) for key in list(kwargs) if key not in names}
+    bound = inspect.signature(kernel.fn).bind(*args, **kwargs).arguments
+    signature: list[tuple[str, str]] = []
+    constants: list[tuple[str, object]] = []
+    divisible: list[int] = []
+    for index, (name, parameter) in enumerate(zip(names, kernel.params)):
+        value = bound[name]
+        if parameter.is_constexpr:
+            kind = "constexpr"
+        elif isinstance(value, Tensor):
+            kind = "*" + _TYPE_NAMES[value.dtype]
+            if not parameter.do_not_specialize_on_alignment:
+                divisible.append(index)
+        elif isinstance(value, float):
+            kind = "fp32"
+        elif value == 1 and not parameter.do_not_specialize:
+            kind = "constexpr"
+        else:
+            assert isinstance(value, int)
+            kind = "i32" if -(2**31) <= value < 2**31 else "i64"
+            if value % 16 == 0 and not parameter.do_not_specialize:
+                divisible.append(index)
+        signature.append((name, kind))
+        if kind == "constexpr":
+            constants.append((name, value))
+    return Launch(
+        kernel.fn.__module__,
+        kernel.fn.__name__,
+        tuple(signature),
+        tuple(constants),
+        tuple(divisible),
+        tuple(sorted(options.items())),
+    )
+
+
+_TYPE_NAMES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+
+def _compile(job: tuple[int, Launch]) -> Report:
+    target, launch = job
+    began = time.perf_counter()
+    kernel = getattr(sys.modules.get(launch.module) or __import__(launch.module, fromlist=["_"]), launch.kernel)
+    source = ASTSource(
+        fn=kernel,
+        signature=dict(launch.signature),
+        constexprs=dict(launch.constants),
+        attrs={(index,): [["tt.divisibility", 16]] for index in launch.divisible},
+    )
+    try:
+        compiled = triton.compile(source, target=GPUTarget("cuda", target, 32), options=dict(launch.options))
+    except Exception as error:  # whatever the compiler raises is the finding
+        return Report(target, launch, f"{type(error).__name__}: {str(error).strip()[-400:]}")
+    shared, limit = compiled.metadata.shared, TARGETS[target].shared_bytes
+    too_much = None if shared <= limit else f"needs {shared} bytes of shared memory, a block may have {limit}"
+    return Report(target, launch, too_much, shared, time.perf_counter() - began)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints one line a target and one a failure; 0 if everything compiled."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", default=",".join(map(str, TARGETS)), help="compute capabilities, comma-separated")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--verbose", action="store_true", help="one line a kernel")
+    options = parser.parse_args(arguments)
+    targets = [int(target) for target in options.targets.split(",")]
+    failed = 0
+    counts: dict[int, set[str]] = {target: set() for target in targets}
+    compiled = dict.fromkeys(targets, 0)
+    for report in compile_all(targets, options.workers):
+        launch = report.launch
+        if report.error is not None:
+            failed += 1
+            print(f"sm_{report.target} {launch.kernel} {dict(launch.constants)}: {report.error}", flush=True)
+        else:
+            compiled[report.target] += 1
+            counts[report.target].add(launch.kernel)
+        if options.verbose:
+            types = sorted({kind for _, kind in launch.signature if kind.startswith("*")})
+            sizes = {key: value for key, value in launch.constants if key in ("DIM", "BLOCK_M", "BLOCK_N", "SPLIT")}
+            note = f"{report.shared_bytes} bytes shared, {report.seconds:.2f} s"
+            print(f"sm_{report.target} {launch.kernel} {' '.join(types)} {sizes}: {note}", flush=True)
+    for target in targets:
+        print(f"sm_{target}: {compiled[target]} variants of {len(counts[target])} kernels compiled")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
