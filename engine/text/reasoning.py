@@ -10,14 +10,18 @@ from octavo.engine.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The tags between which a model thinks before it answers."""
+    """The tags between which a model thinks before it answers.
+
+    `direct`: what it writes before an answer without reasoning, if the format has such a header; it is dropped.
+    """
 
     open: str
     close: str
+    direct: str = ""
 
     def control_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
         """The control tokens within the tags: their text has to be seen although they are special."""
-        names = tokenizer.control_pattern.findall(self.open) + tokenizer.control_pattern.findall(self.close)
+        names = tokenizer.control_pattern.findall("\0".join((self.open, self.close, self.direct)))
         return frozenset(i for name in names if (i := tokenizer.control_id(name)) is not None)
 
 
@@ -31,15 +35,25 @@ _FORMATS = (
     ReasoningFormat("<thinking>", "</thinking>"),
     ReasoningFormat("<reasoning>", "</reasoning>"),
     ReasoningFormat("<|channel>thought", "<channel|>"),
+    ReasoningFormat(  # the <|end|> before the closing header is a special token and has no text
+        "<|channel|>analysis<|message|>",
+        "<|start|>assistant<|channel|>final<|message|>",
+        direct="<|channel|>final<|message|>",
+    ),
 )
 
 
 def detect_reasoning(template_source: str | None, tokenizer: Tokenizer) -> ReasoningFormat | None:
-    """The tags of a model that can reason, or None: the pair its template writes, else a pair of tokens of its own."""
-    source = template_source or ""
-    for known in _FORMATS:
-        if known.close in source:
+    """The tags of a model that can reason, or None: the pair its template writes, else a pair of tokens of its own.
+
+    Of several pairs in a template, the one whose tags are tokens of this model is meant.
+    """
+    written = [known for known in _FORMATS if known.close in (template_source or "")]
+    for known in written:
+        if known.control_ids(tokenizer):
             return known
+    if written:
+        return written[0]
     for known in _FORMATS:
         if tokenizer.token_id(known.open) is not None and tokenizer.token_id(known.close) is not None:
             return known
@@ -122,10 +136,14 @@ class ReasoningSplitter:
 
     def _open(self) -> None:
         begun = self._held.lstrip()
-        if begun.startswith(self._format.open):
-            self._held = begun[len(self._format.open) :]
+        opening, direct = self._format.open, self._format.direct
+        if begun.startswith(opening):
+            self._held = begun[len(opening) :]
             self._place = _Place.OPENED
-        elif not self._format.open.startswith(begun):
+        elif direct and begun.startswith(direct):
+            self._held = begun[len(direct) :]
+            self._place = _Place.CLOSED
+        elif not (opening.startswith(begun) or direct.startswith(begun)):
             self._place = _Place.ANSWER
 
     def _skip_line_breaks(self, then: _Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -88,8 +89,9 @@ def _now(form: str) -> str:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """As models were trained: not escaped for HTML, unlike jinja's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """As models were trained: not escaped for HTML, unlike jinja's own filter. Noncharacters stay what they are."""
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return re.sub(r"\\u(fd[de][0-9a-f])", lambda match: chr(int(match[1], 16)), text) if ensure_ascii else text
 
 
 def _one_line(error: BaseException) -> str:

@@ -54,7 +54,7 @@ class StopChecker:
         """(text that is certain, the stop string that is now complete or None). After a match nothing comes."""
         if self._matched is not None:
             return "", self._matched
-        if not self._stops:
+        if not self._held and self._may_begin.search(text) is None:
             return text, None
         window = self._held + text
         found: tuple[int, int, str] | None = None

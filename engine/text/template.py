@@ -27,10 +27,9 @@ _PLAIN_LINES = (
 )
 # Noncharacters (Unicode, section 23.7) never occur in text; they mark what came from a message through the template.
 _BEGIN, _END, _HERE = "\ufdd0", "\ufdd1", "\ufdd2"
-_MARKED = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}|[{_BEGIN}{_END}]")
 _STRIP_MARKS = {ord(mark): None for mark in (_BEGIN, _END)}
 
-_FOLDED = "This model's chat template has no system role; the system text was put before the first user message."
+_FOLDED = "This model's chat template has no place for the system text; it was put before the first user message."
 _MERGED = "This model's chat template wants strict turns; consecutive messages of one role were merged."
 _LATE_SYSTEM = "This model's chat template takes a system text only at the start; later ones were said as the user."
 _NO_TOOLS = "This model's chat template takes no tools; they were left out."
@@ -65,7 +64,9 @@ class ChatTemplate:
         self.source, self._template = self._compile(wanted)
         self._tool_template = self._compile_tools(None if source is not None else tokenizer.templates.get("tool_use"))
         self.reasoning = detect_reasoning(self.source, tokenizer)
-        self._keeps_reasoning = "reasoning_content" in self.source or "thinking" in self.source
+        self._keeps_reasoning = "reasoning" in self.source or "thinking" in self.source
+        # A template may cut a text short: the mark in front alone is enough.
+        self._marked = re.compile(f"{_BEGIN}({tokenizer.control_pattern.pattern}){_END}?|[{_BEGIN}{_END}]")
         self._as_parts = self._wants_parts()
         self.has_system_role = self._writes([_turn("system", "qsystemq"), _turn("user", "quserq")])
         self.takes_tools = self._tool_template is not None or "tools" in self.source
@@ -98,7 +99,7 @@ class ChatTemplate:
             marked, inside_reasoning = self._render_open(turns, variables, notices)
         else:
             marked = self._render(turns, add_generation_prompt, variables, notices)
-        segments = list(_segments(marked))
+        segments = list(self._segments(marked))
         text = "".join(part for part, _ in segments)
         ids: Sequence[int] = self.tokenizer.with_begin(self.tokenizer.encode_segments(segments))
         reused = 0
@@ -175,7 +176,7 @@ class ChatTemplate:
             message["content"] = [{"type": "text", "text": message["content"]}]
         if self._keeps_reasoning and turn.get("reasoning"):
             thought = self._mark(turn["reasoning"])
-            message |= {"reasoning_content": thought, "thinking": thought}
+            message |= {"reasoning_content": thought, "reasoning": thought, "thinking": thought}
         return message
 
     def _mark(self, value: Any) -> Any:
@@ -186,29 +187,48 @@ class ChatTemplate:
                     lambda match: f"{_BEGIN}{match[0]}{_END}", value.translate(_STRIP_MARKS)
                 )
             case dict():
-                return {key: self._mark(item) for key, item in value.items()}
+                return {self._mark(key): self._mark(item) for key, item in value.items()}
             case list():
                 return [self._mark(item) for item in value]
             case _:
                 return value
 
+    def _segments(self, marked: str) -> Iterator[Segment]:
+        """Splits what the template wrote at the marks. A mark that stands alone still keeps its neighbours apart."""
+        end = 0
+        for match in self._marked.finditer(marked):
+            yield marked[end : match.start()], True
+            yield match[1] or "", False
+            end = match.end()
+        yield marked[end:], True
+
     def _render(
         self, turns: Sequence[Turn], add_generation_prompt: bool, variables: Mapping[str, Any], notices: list[str]
     ) -> str:
-        """Renders the turns in the first form that the template takes, and says which."""
+        """Renders the turns in the first form that the template takes without leaving a text out, and says which."""
         failure: TemplateFailure | None = None
+        incomplete: str | None = None
         for form, form_notices in self._forms(turns):
             try:
                 marked = self._run(form, add_generation_prompt, variables)
             except TemplateFailure as error:
                 failure = failure or error
                 continue
-            notices.extend(form_notices)
-            return marked
+            if self._has_every_text(marked, form):
+                notices.extend(form_notices)
+                return marked
+            incomplete = marked if incomplete is None else incomplete
+        if incomplete is not None:  # a template that rewrites texts rather than losing them
+            return incomplete
         reason = failure.message if failure else "it writes nothing"
         index = self._index_of_refusal(turns, variables)
         raise RequestError(
             f"This model's chat template refuses messages[{index}] ({turns[index]['role']}): {reason}", field="messages"
+        )
+
+    def _has_every_text(self, marked: str, turns: Sequence[Turn]) -> bool:
+        return all(
+            self._mark(turn["content"].strip()) in marked for turn in turns if turn["role"] in ("system", "user")
         )
 
     def _forms(self, turns: Sequence[Turn]) -> Iterator[tuple[Sequence[Turn], tuple[str, ...]]]:
@@ -221,6 +241,8 @@ class ChatTemplate:
             yield merged, (*notices, _MERGED)
         if any(turn["role"] == "system" for turn in turns[1:]):
             yield merge_turns(late_system_as_user(merged)), (*notices, _LATE_SYSTEM)
+        if turns[0]["role"] == "system":
+            yield merge_turns(fold_system(turns)), (*notices, _FOLDED)
 
     def _index_of_refusal(self, turns: Sequence[Turn], variables: Mapping[str, Any]) -> int:
         """The message after the longest beginning of the chat that the template takes."""
@@ -245,9 +267,13 @@ class ChatTemplate:
         content, thought = last["content"], last.get("reasoning", "")
         if not content and thought and self.reasoning is not None:
             marked = self._render_reply_start(turns, variables, notices)
+            opening, close = self.reasoning.open, self.reasoning.close
+            if marked.rstrip().endswith(close) and opening in marked:  # an empty reasoning, written for the model
+                marked = marked[: marked.rindex(opening)]
             if not reasoning_left_open(marked, self.reasoning):
-                marked += self.reasoning.open
-            if marked.endswith(self.reasoning.open):
+                marked += opening
+            has_line_break = f"{opening}\n" in self.source or f"{opening}\\n" in self.source
+            if has_line_break and marked.endswith(opening):
                 marked += "\n"
             return marked + self._mark(thought), True
         # Templates trim texts and close turns, so a mark stands for the text and what comes after it is cut off.
@@ -278,13 +304,3 @@ class ChatTemplate:
 
 def _turn(role: str, content: str) -> Turn:
     return {"role": role, "content": content}
-
-
-def _segments(marked: str) -> Iterator[Segment]:
-    """Splits what a template wrote at the marks. A mark that lost its partner still keeps its neighbours apart."""
-    end = 0
-    for match in _MARKED.finditer(marked):
-        yield marked[end : match.start()], True
-        yield match[1] or "", False
-        end = match.end()
-    yield marked[end:], True

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from octavo.engine.errors import UnsupportedModelError
@@ -41,7 +42,9 @@ class Tokenizer:
         backend.no_padding()
         self.templates = _named_templates(chat_template or getattr(hf_tokenizer, "chat_template", None))
         self.special_tokens: dict[str, str] = {
-            key: str(value) for key, value in hf_tokenizer.special_tokens_map.items() if isinstance(value, str)
+            key: str(value)
+            for key, value in hf_tokenizer.special_tokens_map.items()
+            if isinstance(value, str | AddedToken)
         }
         added = backend.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
@@ -54,7 +57,7 @@ class Tokenizer:
         self.control_ids: frozenset[int] = frozenset(self._control.values())
         longest_first = sorted(self._control, key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self.vocab_size: int = max(backend.get_vocab_size(), max(added, default=-1) + 1)
+        self.vocab_size: int = max(backend.get_vocab().values(), default=-1) + 1  # ids may have gaps
         self.bos_id: int | None = hf_tokenizer.bos_token_id
         self.eos_id: int | None = hf_tokenizer.eos_token_id
 
