@@ -283,7 +283,7 @@ def find_model(config: Config, report: Report) -> str | Path:
         return model_id
     from octavo.app.library import resolve_model
 
-    return resolve_model(model_id, folders=config.model.folders, progress=report)
+    return resolve_model(model_id, folders=config.model.folders, revision=config.model.revision, progress=report)
 
 
 def build_engine(source: str | Path, config: Config, report: Report) -> Engine:

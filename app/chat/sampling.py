@@ -1,4 +1,7 @@
-"""Which sampling values a reply gets: the request's, else the chat's, else the settings', else the model's, else ours."""
+"""Which sampling values a reply gets.
+
+A value is the request's, else the chat's, else the settings', else the model's own, else one of ours.
+"""
 
 from __future__ import annotations
 
@@ -26,5 +29,10 @@ def reply_params(
 ) -> SamplingParams:
     """The values of a chat's next reply. Raises RequestError naming the one that is out of range."""
     values = layered(chat or {}, settings or {}, model or {}, PAGE_DEFAULTS)
+    known = {name: value for name, value in values.items() if name in SamplingParams.__slots__}
+    return SamplingParams(**known)  # type: ignore[arg-type]
+
+
+def make_params(values: Values) -> SamplingParams:
     known = {name: value for name, value in values.items() if name in SamplingParams.__slots__}
     return SamplingParams(**known)  # type: ignore[arg-type]

@@ -8,25 +8,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from fake_engine import THINKING, FakeEngine
-from hosting import GatedLoads, ready_host, settings
-from octavo.app.chat.errors import ChatBusyError, ChatError, StaleChatError, UnknownChatError
-from octavo.app.chat.service import ChatService, make_title
+from fake_engine import FakeEngine
+from hosting import ready_host, settings
+
+from octavo.app.chat.service import ChatService
 from octavo.app.chat.store import ChatStore
 from octavo.app.chat.types import (
     Append,
-    ChatChanged,
-    ChatList,
-    ChatRemoved,
     Ended,
     Message,
-    Notice,
-    Progress,
     Snapshot,
     UserTurn,
 )
-from octavo.engine.errors import LoadError
 
 
 def run(test: Callable[[], Any]) -> Any:

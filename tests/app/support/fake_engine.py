@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as RustTokenizer
+
 from octavo.engine.engine import EngineStatus, ModelInfo
 from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueFullError, RequestError
 from octavo.engine.request import (
@@ -27,8 +30,6 @@ from octavo.engine.text.output import OutputText
 from octavo.engine.text.reasoning import ReasoningFormat
 from octavo.engine.text.template import ChatTemplate
 from octavo.engine.text.tokenizer import Tokenizer
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as RustTokenizer
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -129,8 +130,10 @@ class FakeEngine:
         self._running: list[_Running] = []
         self._cache: list[tuple[int, ...]] = []
         self._counters = dict.fromkeys(
-            ("steps", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "draft_tokens", "accepted_tokens")
-            + ("preemptions", "aborted", "failed"),
+            (
+                *("steps", "prompt_tokens", "cached_prompt_tokens", "generated_tokens"),
+                *("draft_tokens", "accepted_tokens", "preemptions", "aborted", "failed"),
+            ),
             0,
         )
         self._lock = threading.Condition()

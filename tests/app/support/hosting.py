@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fake_engine import FakeEngine
+
 from octavo.app.config import Settings, load_settings
 from octavo.app.host import ModelHost, Report
 

@@ -1,0 +1,129 @@
+"""Runs the engine requests of one API call: one a choice, merged as they come or collected until they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from octavo.app.api.errors import ApiError
+from octavo.engine.request import Delta, Event, Finished, SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    from octavo.engine.engine import Engine, RequestHandle
+    from octavo.engine.text.reasoning import ReasoningFormat
+
+
+@dataclass(slots=True)
+class Choice:
+    """What one choice has so far."""
+
+    text: str = ""
+    reasoning: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self.text += event.text
+            self.reasoning += event.reasoning
+            self.token_ids.extend(event.token_ids)
+            self.logprobs.extend(event.logprobs)
+        elif isinstance(event, Finished):
+            self.finished = event
+
+
+class Generation:
+    """The requests of one call. All are handed in at once or none; `abort` ends those that still run."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        reasoning: ReasoningFormat | None = None,
+        reasoning_open: bool = False,
+    ) -> None:
+        """Choice i continues `prompts[i]` by `params[i]`. Raises what Engine.submit raises."""
+        self._handles: list[RequestHandle] = []
+        try:
+            for prompt, its_params in zip(prompts, params, strict=True):
+                self._handles.append(
+                    engine.submit(prompt, its_params, reasoning=reasoning, reasoning_open=reasoning_open)
+                )
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        for handle in self._handles:
+            handle.abort()
+
+    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+        """Events of all choices as they come, each with its choice's index. Raises ApiError if a choice fails."""
+        if len(self._handles) == 1:
+            async for event in self._handles[0].stream():
+                yield 0, _checked(event)
+            return
+        queue: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
+
+        async def forward(index: int, handle: RequestHandle) -> None:
+            try:
+                async for event in handle.stream():
+                    queue.put_nowait((index, event))
+            finally:
+                queue.put_nowait((index, None))
+
+        tasks = [asyncio.create_task(forward(index, handle)) for index, handle in enumerate(self._handles)]
+        try:
+            running = len(tasks)
+            while running:
+                index, event = await queue.get()
+                if event is None:
+                    running -= 1
+                else:
+                    yield index, _checked(event)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def collect(self) -> list[Choice]:
+        """All choices, ended. Aborts the rest if one fails or the caller is cancelled."""
+        choices = [Choice() for _ in self._handles]
+        try:
+            async for index, event in self.events():
+                choices[index].take(event)
+        finally:
+            self.abort()
+        if any(choice.finished is None for choice in choices):
+            raise ApiError(
+                503, "The model was unloaded during this request.", code="engine_closed", kind="service_unavailable"
+            )
+        return choices
+
+
+def _checked(event: Event) -> Event:
+    """A choice that cannot end well ends the call: OpenAI's finish reasons know no failure."""
+    if isinstance(event, Finished):
+        if event.reason == "error":
+            message = event.error or "The engine could not finish this request."
+            raise ApiError(500, message, code="server_error", kind="server_error")
+        if event.reason == "aborted":
+            raise ApiError(503, "The request was stopped by the server.", code="aborted", kind="service_unavailable")
+    return event
+
+
+def usage(finished: Sequence[Finished], *, choices_a_prompt: int = 1) -> dict[str, Any]:
+    """OpenAI's usage object; a prompt counts once however many choices continue it."""
+    first = finished[::choices_a_prompt]
+    prompt = sum(one.usage.prompt_tokens for one in first)
+    completion = sum(one.usage.completion_tokens for one in finished)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(one.usage.cached_tokens for one in first)},
+    }

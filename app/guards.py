@@ -1,0 +1,297 @@
+"""What is refused before any route sees it.
+
+A server on loopback is still reachable by every web page its user opens: by a name that was rebound to 127.0.0.1 (the
+Host check) and by cross-site requests that need no answer (the Origin and content-type checks).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import secrets
+from base64 import b64decode
+from collections.abc import Iterable, Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo.engine.errors import OctavoError
+
+BODY_LIMIT_BYTES = 32 * 1024 * 1024
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+JSON_PREFIXES = ("/v1/", "/api/")  # routes of ours that take JSON and nothing else
+KEY_PREFIXES = ("/v1/",)  # need the key even from this machine, where one is set
+OPEN_PATHS = frozenset({"/health"})  # need no key: a watchdog has none
+KEY_COOKIE = "octavo_key"
+
+
+class UnsafeHostError(OctavoError):
+    """The server was asked to listen to the network without a key."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"server.host {host} opens Octavo to the network, but server.api_key is not set.",
+            remedy="Set server.api_key, or use 127.0.0.1.",
+        )
+
+
+def check_bind(host: str, api_key: str | None) -> None:
+    """Raises UnsafeHostError for a host that others can reach without a key."""
+    if not is_loopback_name(host) and not api_key:
+        raise UnsafeHostError(host)
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    name = name.strip("[]").lower()
+    if name == "localhost":
+        return True
+    address = _address(name)
+    return address is not None and address.is_loopback
+
+
+class Guards:
+    """ASGI middleware that checks Host, Origin, preflights, key, content type and size, in this order.
+
+    `host` is the address the server listens on. Names that count as ours: loopback names, `host` itself,
+    `allowed_hosts`, and where `host` is a wildcard any literal address (a rebound name is never one). Requests from
+    other machines need the key for everything but /health; requests of this machine for the API.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str = "127.0.0.1",
+        api_key: str | None = None,
+        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str] = (),
+        body_limit_bytes: int = BODY_LIMIT_BYTES,
+    ) -> None:
+        self._app = app
+        self._host = host.strip("[]").lower()
+        self._any_address = self._host in ("0.0.0.0", "::", "")
+        self._api_key = api_key or None
+        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
+        self._allowed_origins = frozenset(origin.lower().rstrip("/") for origin in allowed_origins)
+        self._body_limit_bytes = body_limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await refusal.send(scope, send)
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        origin = headers.get("origin")
+        if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await _send_empty(send, 204, self._preflight(origin, headers))
+            return
+        extra = self._answer_headers(scope, headers)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                for name, value in extra:
+                    answer.append(name, value)
+            await send(message)
+
+        await self._app(scope, self._limited(receive), send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> _Refusal | None:
+        for name in ("host", "x-forwarded-host"):
+            value = headers.get(name)
+            if value is None and name == "x-forwarded-host":
+                continue
+            if not self._is_our_host(value or ""):
+                return _Refusal(
+                    400,
+                    f"This server does not answer to the host name {_shown(value)}."
+                    " Add it to server.allowed_hosts if it is yours.",
+                    "host_not_allowed",
+                )
+        origin = headers.get("origin")
+        if origin is not None and not self._is_our_origin(origin, headers["host"]):
+            return _Refusal(
+                403,
+                f"Web pages of {_shown(origin)} may not use this server."
+                " Add the origin to server.allowed_origins if it is yours.",
+                "origin_not_allowed",
+            )
+        unsafe = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
+        if unsafe and origin is None and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return _Refusal(403, "Other web pages may not use this server.", "origin_not_allowed")
+        if scope["type"] == "http" and scope["method"] == "OPTIONS":
+            return None  # carries no key and no body; answered here or by the router
+        if self._key_is_missing(scope, headers):
+            challenge = [("WWW-Authenticate", 'Bearer, Basic realm="Octavo", charset="UTF-8"')]
+            if scope["path"].startswith(KEY_PREFIXES):
+                challenge = [("WWW-Authenticate", "Bearer")]  # no password dialog for a script's request
+            return _Refusal(
+                401,
+                "The API key is missing or wrong; send it as `Authorization: Bearer KEY` (server.api_key).",
+                "invalid_api_key",
+                challenge,
+            )
+        if scope["type"] == "http":
+            return self._body_refusal(scope, headers)
+        return None
+
+    def _body_refusal(self, scope: Scope, headers: Headers) -> _Refusal | None:
+        if scope["method"] in SAFE_METHODS:
+            return None
+        if scope["path"].startswith(JSON_PREFIXES) and scope["method"] in ("POST", "PUT", "PATCH"):
+            kind = headers.get("content-type", "").split(";")[0].strip().lower()
+            if kind != "application/json":
+                return _Refusal(
+                    415, "The body must be JSON, sent with `Content-Type: application/json`.", "unsupported_media_type"
+                )
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._body_limit_bytes:
+            return _Refusal(413, self._too_large(), "request_too_large")
+        return None
+
+    def _too_large(self) -> str:
+        return f"The request is larger than {self._body_limit_bytes} bytes."
+
+    def _is_our_host(self, value: str) -> bool:
+        value = value.strip().lower()
+        name = _without_port(value)
+        if not name:
+            return False
+        if is_loopback_name(name) or name == self._host or value in self._allowed_hosts or name in self._allowed_hosts:
+            return True
+        return self._any_address and _address(name) is not None
+
+    def _is_our_origin(self, origin: str, host: str) -> bool:
+        origin, host = origin.lower(), host.lower()
+        return origin in (f"http://{host}", f"https://{host}") or origin in self._allowed_origins
+
+    def _key_is_missing(self, scope: Scope, headers: Headers) -> bool:
+        if self._api_key is None or scope["path"] in OPEN_PATHS:
+            return False
+        if _is_local(scope, headers) and not scope["path"].startswith(KEY_PREFIXES):
+            return False
+        return not (self._carries_key(headers) or self._carries_cookie(headers))
+
+    def _carries_key(self, headers: Headers) -> bool:
+        assert self._api_key is not None
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        value = value.strip()
+        if scheme.lower() == "basic":
+            try:
+                value = b64decode(value, validate=True).decode("utf-8", "replace").partition(":")[2]
+            except ValueError:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return secrets.compare_digest(value.encode("utf-8", "replace"), self._api_key.encode())
+
+    def _carries_cookie(self, headers: Headers) -> bool:
+        pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        value = next((value for name, _, value in pairs if name == KEY_COOKIE), "")
+        return secrets.compare_digest(value.encode("utf-8", "replace"), self._cookie_value().encode())
+
+    def _cookie_value(self) -> str:
+        assert self._api_key is not None
+        return hmac.new(self._api_key.encode(), b"octavo page", hashlib.sha256).hexdigest()
+
+    def _preflight(self, origin: str, headers: Headers) -> list[tuple[str, str]]:
+        answer = [
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Allow-Methods", "GET, POST, OPTIONS"),
+            ("Access-Control-Allow-Headers", headers.get("access-control-request-headers", "content-type")),
+            ("Access-Control-Max-Age", "600"),
+            ("Vary", "Origin, Access-Control-Request-Headers"),
+        ]
+        if headers.get("access-control-request-private-network") == "true":
+            answer.append(("Access-Control-Allow-Private-Network", "true"))
+        return answer
+
+    def _answer_headers(self, scope: Scope, headers: Headers) -> list[tuple[str, str]]:
+        extra = [("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer")]
+        origin = headers.get("origin")
+        if origin is not None and origin.lower().rstrip("/") in self._allowed_origins:
+            extra += [("Access-Control-Allow-Origin", origin), ("Vary", "Origin")]
+        basic = headers.get("authorization", "").lower().startswith("basic ")
+        if self._api_key is not None and basic and self._carries_key(headers):
+            # WebSocket handshakes of some browsers leave out the password that the page was opened with.
+            extra.append(("Set-Cookie", f"{KEY_COOKIE}={self._cookie_value()}; HttpOnly; SameSite=Strict; Path=/"))
+        return extra
+
+    def _limited(self, receive: Receive) -> Receive:
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._body_limit_bytes:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        return limited
+
+
+class _Refusal:
+    """An answer in the API's error form, or for a WebSocket the refusal of its handshake."""
+
+    def __init__(
+        self, status: int, message: str, code: str, headers: Sequence[tuple[str, str]] = (), *, param: str | None = None
+    ) -> None:
+        self._status = status
+        self._headers = headers
+        kind = "authentication_error" if status == 401 else "invalid_request_error"
+        self._body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+    async def send(self, scope: Scope, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": self._body["error"]["code"]})
+            return
+        body = json.dumps(self._body).encode()
+        headers = [(b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff")]
+        headers += [(name.lower().encode(), value.encode()) for name, value in self._headers]
+        headers.append((b"content-length", str(len(body)).encode()))
+        headers.append((b"connection", b"close"))  # what is left of the body is not read
+        await send({"type": "http.response.start", "status": self._status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+async def _send_empty(send: Send, status: int, headers: Sequence[tuple[str, str]]) -> None:
+    encoded = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _is_local(scope: Scope, headers: Headers) -> bool:
+    """Whether the request comes from this machine itself, not through a proxy that runs on it."""
+    client = scope.get("client")
+    if client is None or not is_loopback_name(client[0]):
+        return False
+    forwarded = any(name in headers for name in ("forwarded", "x-forwarded-for", "x-real-ip"))
+    return not forwarded and is_loopback_name(_without_port(headers.get("host", "")))
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _shown(value: str | None) -> str:
+    return repr((value or "")[:100])

@@ -1,0 +1,161 @@
+"""The one server: page, API and guards in one FastAPI app, started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+from fastapi import FastAPI
+
+from octavo.app import paths
+from octavo.app.api import add_routes
+from octavo.app.chat.service import ChatService
+from octavo.app.chat.store import ChatStore
+from octavo.app.csp import ContentSecurityPolicy
+from octavo.app.guards import Guards, check_bind
+from octavo.app.host import ModelHost
+
+if TYPE_CHECKING:
+    from octavo.app.config import Settings
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 3  # open connections get so long to end after the first Ctrl+C
+CLOSE_MODEL_S = 3.0  # a load that does not notice its end by then is left to the end of the process
+LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
+
+
+def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: bool = False) -> FastAPI:
+    """The app with its routes, and the page if `page`. It owns `host` and `store` from its start on and closes them.
+
+    Loading a model is the caller's: `host.load(settings.values)` at any time.
+    """
+    service = ChatService(store, host, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.close()
+            await asyncio.to_thread(host.close, CLOSE_MODEL_S)
+            store.close()
+
+    # No generated documentation: its pages load scripts from elsewhere.
+    app = FastAPI(title="Octavo", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.settings = settings
+    app.state.host = host
+    app.state.store = store
+    app.state.service = service
+    add_routes(app)
+    server = settings.values.server
+    app.add_middleware(ContentSecurityPolicy)
+    app.add_middleware(
+        Guards,
+        host=server.host,
+        api_key=server.api_key.get_secret_value() if server.api_key else None,
+        allowed_hosts=server.allowed_hosts,
+        allowed_origins=server.allowed_origins,
+    )
+    if page:
+        from octavo.app.ui import mount_page  # takes seconds: only where there is a page
+
+        app = mount_page(app, service, host, settings)
+    return app
+
+
+def run_server(
+    settings: Settings,
+    *,
+    page: bool,
+    open_browser: bool,
+    port: int,
+    sock: socket.socket | None = None,
+    on_started: Callable[[], None] | None = None,
+) -> int:
+    """Serve until Ctrl+C or SIGTERM and return the exit code.
+
+    `port` is where it listens, or where `sock` listens already. The model is loaded in the background once requests
+    are answered; then `on_started` is called and, if `open_browser`, the page is shown. The first Ctrl+C lets open
+    requests end for a moment, the second ends at once. Raises UnsafeHostError, StoreError.
+    """
+    values = settings.values
+    key = values.server.api_key
+    check_bind(values.server.host, key.get_secret_value() if key else None)
+    host = ModelHost()
+    store = ChatStore(paths.data_dir() / "chats.sqlite3")
+    app = create_app(settings, host, store, page=page)
+
+    def started() -> None:
+        host.load(values)
+        if on_started is not None:
+            on_started()
+        if page and open_browser:
+            from octavo.app.browser import open_page
+            from octavo.app.ports import page_url
+
+            open_page(page_url(values.server.host, port))
+
+    config = uvicorn.Config(
+        app,
+        host=values.server.host.strip("[]"),
+        port=port,
+        loop="asyncio",
+        ws="websockets-sansio",
+        ws_max_size=LARGEST_MESSAGE_BYTES,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # a header must not make a stranger look like this machine
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = Server(config, on_started=started, before_shutdown=app.state.service.close)
+    try:
+        server.run(sockets=[sock] if sock is not None else None)
+    except SystemExit:  # uvicorn's way to say that it could not start; the log has the reason
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 130 if server.force_exit else 0
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server that says when it answers and ends replies before it waits for connections."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_started: Callable[[], None],
+        before_shutdown: Callable[[], object],
+    ) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+        self._before_shutdown = before_shutdown
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        closing = asyncio.ensure_future(self._before_shutdown())  # type: ignore[arg-type]
+        while not closing.done() and not self.force_exit:
+            await asyncio.wait({closing}, timeout=0.05)
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Unlike uvicorn's own, does not raise the signal again at the end: ending as asked is a success."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        else:
+            self.should_exit = True
