@@ -85,6 +85,17 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     an architecture of a GGUF file that has no map here.
     """
     path = Path(path)
+    try:
+        return _open(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or path} cannot be read ({error.strerror or error}).",
+            file=str(error.filename or path),
+            remedy="Check that the file is there and that you may read it.",
+        ) from error
+
+
+def _open(path: Path) -> Checkpoint:
     if path.is_dir():
         gguf_file = find_gguf(path)
         if gguf_file is None:

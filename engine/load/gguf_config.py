@@ -172,6 +172,14 @@ def _from_factors(factors: list[float], theta: float, rotary_dim: int, context: 
     }
 
 
+def _llama(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
+    """Mistral's files are llama files with a window; Mixtral's, which have experts, use none."""
+    window = meta.whole(".attention.sliding_window", 0)
+    if not window or config["model_type"] != "llama":
+        return {}
+    return {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window}
+
+
 def _smollm3(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     layers = config["num_hidden_layers"]
     return {"no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(layers)], "no_rope_layer_interval": 4}
@@ -245,6 +253,7 @@ def _olmo2(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
 
 
 _FAMILY_SETTINGS: dict[str, Callable[[Metadata, dict[str, Any]], dict[str, Any]]] = {
+    "llama": _llama,
     "smollm3": _smollm3,
     "granite": _granite,
     "gemma2": _gemma2,

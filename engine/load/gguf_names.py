@@ -18,24 +18,18 @@ from octavo.engine.load.gguf_file import GGUFFile, GGUFTensor
 
 Undo = Literal["nothing", "rotary_rows", "added_one"]
 
-_LLAMA = {
-    "attn_norm": "input_layernorm",
+_ATTENTION = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
 }
+_MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_LLAMA = _NORMS | _ATTENTION | _MLP
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_SANDWICH_NORMS = {
-    "attn_norm": "input_layernorm",
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
+_AFTER_NORMS = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_SANDWICH_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm"} | _AFTER_NORMS
 _MIXTRAL_ROUTER = {"ffn_gate_inp": "block_sparse_moe.gate"}
 _MIXTRAL_EXPERTS = {
     "ffn_gate": "block_sparse_moe.experts.{}.w1",
@@ -77,22 +71,27 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family("qwen2", "Qwen2ForCausalLM", _LLAMA),
     "qwen3": Family("qwen3", "Qwen3ForCausalLM", _LLAMA | _HEAD_NORMS),
     "qwen3moe": Family(
-        "qwen3_moe", "Qwen3MoeForCausalLM", _LLAMA | _HEAD_NORMS | {"ffn_gate_inp": "mlp.gate"}, experts=_QWEN_EXPERTS
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        _NORMS | _ATTENTION | _HEAD_NORMS | {"ffn_gate_inp": "mlp.gate"},
+        experts=_QWEN_EXPERTS,
     ),
-    "gemma2": Family("gemma2", "Gemma2ForCausalLM", _LLAMA | _SANDWICH_NORMS, norms_plus_one=True),
-    "gemma3": Family("gemma3_text", "Gemma3ForCausalLM", _LLAMA | _SANDWICH_NORMS | _HEAD_NORMS, norms_plus_one=True),
+    "gemma2": Family("gemma2", "Gemma2ForCausalLM", _SANDWICH_NORMS | _ATTENTION | _MLP, norms_plus_one=True),
+    "gemma3": Family(
+        "gemma3_text", "Gemma3ForCausalLM", _SANDWICH_NORMS | _HEAD_NORMS | _ATTENTION | _MLP, norms_plus_one=True
+    ),
     "phi3": Family(
         "phi3",
         "Phi3ForCausalLM",
-        {k: v for k, v in _LLAMA.items() if k not in ("attn_q", "attn_k", "attn_v", "ffn_gate")}
-        | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        _NORMS
+        | {
+            "attn_qkv": "self_attn.qkv_proj",
+            "attn_output": "self_attn.o_proj",
+            "ffn_up": "mlp.gate_up_proj",
+            "ffn_down": "mlp.down_proj",
+        },
     ),
-    "olmo2": Family(
-        "olmo2",
-        "Olmo2ForCausalLM",
-        {k: v for k, v in (_LLAMA | _HEAD_NORMS).items() if not k.startswith(("attn_norm", "ffn_norm"))}
-        | {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"},
-    ),
+    "olmo2": Family("olmo2", "Olmo2ForCausalLM", _AFTER_NORMS | _HEAD_NORMS | _ATTENTION | _MLP),
 }
 
 

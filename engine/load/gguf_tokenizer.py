@@ -21,6 +21,7 @@ from octavo.engine.load.gguf_pretokenizers import DEFAULT_RULE, WORD_RULES, Word
 # Values of tokenizer.ggml.token_type (GGUF specification).
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 _SPACE = "▁"  # how SentencePiece spells a space
+_PHI3_PLAIN = ("<s>", "<unk>", "<|endoftext|>")
 _PADDING = re.compile(r"\[PAD\d+\]|<pad_?\d+>")
 
 
@@ -163,7 +164,7 @@ def _added(meta: Metadata, tokens: Sequence[str], wanted: int, *, special: bool)
     # Phi-3's markers swallow the white space that follows them.
     strip = meta.architecture == "phi3" and meta.text("tokenizer.ggml.model") == "llama"
     return [
-        AddedToken(token, normalized=False, special=special, rstrip=strip and token not in ("<s>", "<unk>"))
+        AddedToken(token, normalized=False, special=special, rstrip=strip and token not in _PHI3_PLAIN)
         for token, kind in zip(tokens, _types(meta, tokens))
         if kind == wanted and token
     ]
