@@ -51,6 +51,9 @@ class TorchBackend(AttentionBackend):
         rows = plan.layout.num_decode_rows
         if rows:
             decode = plan.decode_piece(kv.group, spec.window)
+            if rows == len(q):
+                _attend_decode(decode, spec, kv, q, out, lse)
+                return
             _attend_decode(decode, spec, kv, q[:rows], out[:rows], None if lse is None else lse[:rows])
         for piece in plan.prefill_pieces(kv.group, spec.window):
             at = slice(piece.q_start, piece.q_start + piece.q_len)
@@ -67,17 +70,16 @@ class DecodePiece:
     tiles: Tensor  # int64 [B * Hkv * n]
     tile: int  # tokens a tile
     empty_rows: bool  # some row has no key at all
-    begin: int | None  # if all rows agree: cut the gathered keys to [begin, end), and no mask is needed
+    begin: int | None  # if all rows agree: the gathered keys are cut to [begin, end), unless that is all of them
     end: int | None
     visible: Tensor | None  # else: bool [B, S]
-    unseen: Tensor | None  # and int64 indices of the slots to zero in [B * Hkv * S]
+    unseen: Tensor | None  # and int64 indices in [B * Hkv * S] of slots that may hold anything: they are zeroed
     masks: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
-    def additive_mask(self, dtype: torch.dtype) -> Tensor | None:
-        """0 where visible, -inf elsewhere, [B, 1, 1, S]."""
-        if self.visible is None:
-            return None
+    def additive_mask(self, dtype: torch.dtype) -> Tensor:
+        """0 where visible, -inf elsewhere, [B, 1, 1, S]; only where rows differ."""
         if dtype not in self.masks:
+            assert self.visible is not None
             zero = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
             self.masks[dtype] = zero.masked_fill_(~self.visible, float("-inf"))[:, None, None]
         return self.masks[dtype]
@@ -179,11 +181,15 @@ class TorchPlan(Plan):
         tiles = self._physical_tiles(group, slice(0, rows), logical)
         visible = unseen = begin = end = None
         if min(begins) == max(begins) and min(stops) == max(stops):
-            begin, end = begins[0], stops[0]
+            whole = begins[0] == 0 and stops[0] == widest * tile
+            begin, end = (None, None) if whole else (begins[0], stops[0])
         else:
-            slots = torch.arange(widest * tile)
-            shown = (slots >= torch.tensor(begins)[:, None]) & (slots < torch.tensor(stops)[:, None])
-            row, slot = (~shown).nonzero(as_tuple=True)
+            slots, stop = torch.arange(widest * tile), torch.tensor(stops)[:, None]
+            shown = (slots >= torch.tensor(begins)[:, None]) & (slots < stop)
+            # Slots before `begin` and a repeated full tile hold the row's own tokens: masking them is enough.
+            row, slot = (
+                torch.where(slots < torch.tensor(counts)[:, None] * tile, slots, slots % tile) >= stop
+            ).nonzero(as_tuple=True)
             hidden = (row * heads)[:, None] + torch.arange(heads)
             device = tiles.device
             unseen = (hidden * (widest * tile) + slot[:, None]).view(-1).to(device, non_blocking=True)
@@ -216,17 +222,20 @@ class TorchPlan(Plan):
 
 def _attend_decode(piece: DecodePiece, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None) -> None:
     rows, heads, group = q.shape[0], spec.kv_heads, spec.q_heads // spec.kv_heads
-    k, v = (_gather(plane, piece.tiles, piece.tile).view(rows, heads, -1, plane.shape[-1]) for plane in (kv.k, kv.v))
-    if piece.unseen is not None and piece.unseen.numel():
-        k.view(-1, k.shape[-1]).index_fill_(0, piece.unseen, 0)
-        v.view(-1, v.shape[-1]).index_fill_(0, piece.unseen, 0)
-    elif piece.begin is not None:
+    k = _gather(kv.k, piece.tiles, piece.tile).view(rows, heads, -1, spec.qk_dim)
+    v = _gather(kv.v, piece.tiles, piece.tile).view(rows, heads, -1, spec.v_dim)
+    if piece.unseen is not None:
+        k.view(-1, spec.qk_dim).index_fill_(0, piece.unseen, 0)
+        v.view(-1, spec.v_dim).index_fill_(0, piece.unseen, 0)
+    elif piece.end is not None:
         k, v = k[:, :, piece.begin : piece.end], v[:, :, piece.begin : piece.end]
-    queries = q.reshape(rows, heads, group, -1)
-    result = out.view(rows, heads, group, -1)
+    queries = q.reshape(rows, heads, group, spec.qk_dim)
+    result = out.view(rows, heads, group, spec.v_dim)
     if spec.softcap is None and lse is None and not piece.empty_rows:
-        mask = piece.additive_mask(q.dtype)
-        result.copy_(F.scaled_dot_product_attention(queries, k.to(q.dtype), v.to(q.dtype), mask, scale=spec.scale))
+        if k.dtype != q.dtype:
+            k, v = k.to(q.dtype), v.to(q.dtype)
+        mask = None if piece.visible is None else piece.additive_mask(q.dtype)
+        result.copy_(F.scaled_dot_product_attention(queries, k, v, mask, scale=spec.scale))
         return
     hidden = None if piece.visible is None else ~piece.visible[:, None, None]
     values, sums = _dense(queries, k, v, hidden, spec)
