@@ -1,0 +1,100 @@
+"""How "auto" becomes a value, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from octavo.engine.attention.base import CacheGroup, Plane
+from octavo.engine.config import EngineConfig
+from octavo.engine.errors import DeviceError, MemoryExhaustedError
+from octavo.engine.run import resolve
+
+CPU = torch.device("cpu")
+MIB = 1 << 20
+
+
+def group(window: int | None = None, layers: int = 4) -> CacheGroup:
+    """64 KiB for 16 tokens in float32: 4 layers x 2 planes x 2 heads x 64."""
+    planes = (Plane("k", 2, 64), Plane("v", 2, 64))
+    return CacheGroup("g", tuple(range(layers)), planes, window)
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "free_memory", lambda device: 1024 * MIB)
+
+
+def test_cuda_by_name_without_a_gpu_is_an_error_and_auto_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="cuda was asked for"):
+        resolve.resolve_device("cuda")
+    device, notice = resolve.resolve_device("auto")
+    assert device == CPU
+    assert notice is not None
+    assert "CPU" in notice
+    assert resolve.resolve_device("cpu") == (CPU, None)
+
+
+def test_a_device_number_that_is_not_there_names_how_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(DeviceError, match="no CUDA device 3; 1 were found"):
+        resolve.resolve_device("cuda:3")
+
+
+@pytest.mark.usefixtures("free")
+def test_the_models_own_context_is_kept_while_one_chat_fits() -> None:
+    size = resolve.resolve_cache(EngineConfig(), [group()], 8192, torch.float32, CPU)
+    assert (size.context_length, size.page_size, size.notice) == (8192, 16, None)
+    assert size.num_pages[0] * 64 * 1024 <= 256 * MIB
+
+
+@pytest.mark.usefixtures("free")
+def test_a_context_that_does_not_fit_is_cut_with_a_notice() -> None:
+    config = EngineConfig(kv_memory_bytes=8 * MIB)
+    size = resolve.resolve_cache(config, [group()], 8192, torch.float32, CPU)
+    assert size.context_length == (128 - 2) * 16
+    assert "cut from 8192 to 2016" in (size.notice or "")
+    assert (size.num_pages[0] - 1) * 16 >= size.context_length
+
+
+@pytest.mark.usefixtures("free")
+def test_a_context_beyond_the_models_own_is_cut_with_a_notice(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        size = resolve.resolve_cache(EngineConfig(context_length=9000), [group()], 4096, torch.float32, CPU)
+    assert size.context_length == 4096
+    assert "9000" in (size.notice or "")
+    assert size.notice in caplog.text
+
+
+@pytest.mark.usefixtures("free")
+def test_memory_that_holds_no_chat_is_refused_with_the_setting_to_change() -> None:
+    with pytest.raises(MemoryExhaustedError, match=r"engine\.kv_memory"):
+        resolve.resolve_cache(EngineConfig(kv_memory_bytes=100_000), [group()], 4096, torch.float32, CPU)
+    with pytest.raises(MemoryExhaustedError, match=r"1\.00 GiB are free"):
+        resolve.resolve_cache(EngineConfig(kv_memory_bytes=2048 * MIB), [group()], 4096, torch.float32, CPU)
+
+
+@pytest.mark.usefixtures("free")
+def test_without_paging_the_page_is_the_whole_context_and_slots_are_what_memory_holds() -> None:
+    config = EngineConfig(paged_attention=False, kv_memory_bytes=64 * MIB, context_length=2048)
+    size = resolve.resolve_cache(config, [group()], 8192, torch.float32, CPU)
+    assert size.page_size == size.context_length == 2048
+    assert size.num_pages[0] - 1 == 64 // 8 - 1
+
+
+@pytest.mark.usefixtures("free")
+def test_a_windowed_group_gets_fewer_pages_than_a_full_one() -> None:
+    config = EngineConfig(kv_memory_bytes=128 * MIB, prefill_chunk=256)
+    full, windowed = resolve.resolve_cache(config, [group(), group(512)], 8192, torch.float32, CPU).num_pages
+    assert windowed < full / 2
+    assert (windowed - 1) * 16 >= 512 + 256
+
+
+def test_the_chunk_never_exceeds_the_context() -> None:
+    assert resolve.resolve_chunk(None, CPU, 100) == 100
+    assert resolve.resolve_chunk(64, CPU, 1000) == 64
+    assert resolve.resolve_chunk(None, CPU, 10_000) == 512
