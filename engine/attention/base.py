@@ -89,7 +89,7 @@ class Layout:
     kv_lens: tuple[int, ...] = ()
 
 
-class Plan(ABC):  # noqa: B024 - a marker: each backend keeps here what it prepared once a step for all layers
+class Plan(ABC):
     """What a backend prepared for one step."""
 
     layout: Layout
@@ -114,7 +114,9 @@ class AttentionBackend(ABC):
         """Stores k [T, Hkv, Dk] and v [T, Hkv, Dv] at the step's write slots."""
 
     @abstractmethod
-    def attend(self, plan: Plan, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None = None) -> None:
+    def attend(
+        self, plan: Plan, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None = None
+    ) -> None:
         """Fills out [T, Hq, Dv] (contiguous) from q [T, Hq, Dk] over the cached keys of each token's row.
 
         `lse` float32 [T, Hq], if given, gets the natural log-sum-exp of the scaled scores; nothing attended is (0, -inf).

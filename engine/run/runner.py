@@ -163,6 +163,4 @@ class PendingStep:
 def _entries(part: _Scores) -> list[TokenLogprob]:
     ids, own = part.ids.tolist(), part.logprobs.tolist()
     tops, values = part.top_ids.tolist(), part.top_logprobs.tolist()
-    return [
-        TokenLogprob(ids[i], own[i], tuple(zip(tops[i], values[i], strict=True))) for i in range(len(ids))
-    ]
+    return [TokenLogprob(ids[i], own[i], tuple(zip(tops[i], values[i], strict=True))) for i in range(len(ids))]
