@@ -1,4 +1,4 @@
-"""Engine logic on a fake device: whatever happens around a request, its text and accounts are those of running alone."""
+"""Engine logic on a fake device: whatever happens around a request, it says what it would say alone."""
 
 from __future__ import annotations
 
