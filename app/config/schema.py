@@ -313,7 +313,9 @@ class ServerSection(Section):
         le=65535,
     )
     open_browser: Flag = key(True, "Open the page in the browser at start, where there is a display.", "restart")
-    api_key: Secret | None = key(None, "Clients must send this key as `Authorization: Bearer KEY`.", "restart")
+    api_key: Secret | None = key(
+        None, "Clients must send this key as `Authorization: Bearer KEY`.", "restart", min_length=1
+    )
     allowed_hosts: tuple[Text, ...] = key(
         (), "More host names the server answers to, besides this machine's own.", "restart"
     )
@@ -321,10 +323,9 @@ class ServerSection(Section):
 
     @model_validator(mode="after")
     def _open_to_the_network_only_on_purpose(self) -> ServerSection:
-        if not is_loopback(self.host) and self.api_key is None and not self.allowed_hosts:
+        if not is_loopback(self.host) and self.api_key is None:
             raise PydanticCustomError(
-                "octavo_host",
-                "opens Octavo to the network; set server.api_key or name the hosts in server.allowed_hosts as well",
+                "octavo_host", "opens Octavo to the network; set server.api_key as well, or use 127.0.0.1"
             )
         return self
 

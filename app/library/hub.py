@@ -116,7 +116,7 @@ def fetch(
     found = find_cached(repo_id, variant, revision, cache)
     if found is not None:
         return found
-    probe(_what_is_missing(repo_id, variant, revision, cache))
+    probe(what_is_missing(repo_id, variant, revision, cache))
     stop_if(cancelled)
     commit, files = list_files(repo_id, revision)
     wanted = needed_files(repo_id, files, variant)
@@ -172,7 +172,7 @@ def needed_files(repo_id: str, files: Iterable[RemoteFile], variant: str | None 
                 f"{repo_id} has no GGUF file {variant!r}.",
                 remedy=f"It has: {', '.join(variants(gguf))}." if gguf else "It has no GGUF files at all.",
             )
-        return [top[name] for name in _with_parts(chosen[0], top)]
+        return [top[name] for name in parts_of(chosen[0], top)]
     weights = [name for name in top if name.endswith(".safetensors")]
     if any(not name.startswith("consolidated") for name in weights):  # Mistral's second copy of the same weights
         weights = [name for name in weights if not name.startswith("consolidated")]
@@ -180,7 +180,7 @@ def needed_files(repo_id: str, files: Iterable[RemoteFile], variant: str | None 
         return [top[name] for name in sorted(top) if name in weights or _TEXT_FILES.fullmatch(name)]
     starts = first_parts(gguf)
     if len(starts) == 1:
-        return [top[name] for name in _with_parts(starts[0], top)]
+        return [top[name] for name in parts_of(starts[0], top)]
     if starts:
         raise ModelNotFoundError(
             f"{repo_id} has several GGUF files: {', '.join(variants(gguf))}.",
@@ -217,7 +217,8 @@ def _of_variant(names: list[str], variant: str) -> list[str]:
     return [name for name in by_name.values() if variants([name])[0].lower() == variant.lower()]
 
 
-def _with_parts(first: str, names: Iterable[str]) -> list[str]:
+def parts_of(first: str, names: Iterable[str]) -> list[str]:
+    """All parts of the split GGUF file whose first part is `first`; an unsplit file is its own only part."""
     match = _SPLIT.search(first)
     if match is None:
         return [first]
@@ -233,7 +234,8 @@ def _other_parts(first: str, present: Iterable[str]) -> list[str]:
     return sorted(names - set(present))
 
 
-def _what_is_missing(repo_id: str, variant: str | None, revision: str, cache: Path | None) -> str:
+def what_is_missing(repo_id: str, variant: str | None, revision: str, cache: Path | None) -> str:
+    """A sentence: not on disk at all, or which files are missing."""
     folder = snapshot_folder(repo_id, revision, cache)
     if folder is None:
         return f"{repo_id} is not on disk."

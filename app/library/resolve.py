@@ -9,7 +9,7 @@ from pathlib import Path
 from octavo.app.library import hub
 from octavo.app.library.errors import LibraryError, ModelNotFoundError
 from octavo.app.library.progress import Cancelled, Report, ignore, never
-from octavo.app.library.starter import fetch_starter
+from octavo.app.library.starter import fetch_starter, find_starter
 
 _REPOSITORY = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?::([\w.-]+))?")
 
@@ -22,47 +22,55 @@ def resolve_model(
     revision: str = "main",
     progress: Report | None = None,
     cancelled: Cancelled | None = None,
+    may_fetch: bool = True,
 ) -> Path:
     """The folder or .gguf file that `model_id` stands for, fetched first where that is needed.
 
-    In this order: `starter`; a path (absolute, or beginning with . or ~, or ending in .gguf); a name inside one of
-    `folders`; `org/name` or `org/name:Q4_K_M` of the Hugging Face hub, from its cache where it is complete there.
-    `cache` is the folder of the starter; the hub's cache is where HF_HOME says. Raises LibraryError's kinds.
+    In this order: `starter`; a path (absolute, or beginning with . or ~); a name inside one of `folders`; `org/name` or
+    `org/name:Q4_K_M` of the Hugging Face hub, from its cache where it is complete there; a file or folder right here.
+    With `may_fetch=False` only what is on disk counts. `cache` is the folder of the starter; the hub's cache is where
+    HF_HOME says. Raises LibraryError's kinds.
     """
     progress, cancelled = progress or ignore, cancelled or never
     if model_id == "none":
         raise LibraryError("model.id is none: no model is chosen.", remedy="Choose one on the page or in config.yaml.")
     if model_id == "starter":
-        return fetch_starter(cache, progress, cancelled)
+        starter = find_starter(cache) if not may_fetch else fetch_starter(cache, progress, cancelled)
+        if starter is None:
+            raise ModelNotFoundError("The starter is not on disk.", remedy="Fetch it: octavo models pull starter")
+        return starter
     if is_path(model_id):
-        return _on_disk(Path(model_id).expanduser().absolute(), model_id)
+        return _on_disk(Path(model_id).expanduser().absolute())
     for folder in folders:
         inside = Path(folder).expanduser() / model_id
         for path in (inside, inside.with_name(f"{inside.name}.gguf")):
             if path.exists():
-                return _on_disk(path.absolute(), model_id)
+                return _on_disk(path.absolute())
     match = _REPOSITORY.fullmatch(model_id)
-    if match is None:
-        if Path(model_id).exists():
-            return _on_disk(Path(model_id).absolute(), model_id)
-        raise ModelNotFoundError(
-            f"There is no model {model_id!r}.",
-            remedy="Write starter, org/name, org/name:Q4_K_M, a folder (./name), or a .gguf file.",
-        )
-    return hub.fetch(match[1], match[2], revision=revision, progress=progress, cancelled=cancelled)
-
-
-def is_path(model_id: str) -> bool:
-    """Whether `model_id` can only mean a place on disk."""
-    return (
-        model_id.startswith((".", "~", "/", "\\"))
-        or model_id.lower().endswith(".gguf")
-        or "\\" in model_id
-        or re.match(r"[A-Za-z]:[/\\]", model_id) is not None
+    if match is not None and not model_id.lower().endswith(".gguf"):
+        found = hub.find_cached(match[1], match[2], revision)
+        if found is not None:
+            return found
+        if not may_fetch:
+            raise ModelNotFoundError(
+                hub.what_is_missing(match[1], match[2], revision, None),
+                remedy=f"Fetch it: octavo models pull {model_id}",
+            )
+        return hub.fetch(match[1], match[2], revision=revision, progress=progress, cancelled=cancelled)
+    if model_id.lower().endswith(".gguf") or Path(model_id).exists():
+        return _on_disk(Path(model_id).absolute())
+    raise ModelNotFoundError(
+        f"There is no model {model_id!r}.",
+        remedy="Write starter, org/name, org/name:Q4_K_M, a folder (./name), or a .gguf file.",
     )
 
 
-def _on_disk(path: Path, model_id: str) -> Path:
+def is_path(model_id: str) -> bool:
+    """Whether `model_id` can only mean a place on disk: it begins with / . ~ or a drive, or holds a backslash."""
+    return model_id.startswith((".", "~", "/")) or "\\" in model_id or re.match(r"[A-Za-z]:/", model_id) is not None
+
+
+def _on_disk(path: Path) -> Path:
     try:
         if path.is_file():
             if path.suffix.lower() != ".gguf":

@@ -1,0 +1,106 @@
+"""Whether a model fits into the memory that is free now, and how long a chat then may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.app.config.sizes import format_size
+
+if TYPE_CHECKING:
+    from octavo.engine.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """An estimate, in bytes. `longest_context` is the longest chat, in tokens, that would still fit; 0: none."""
+
+    name: str
+    device: str
+    context_length: int
+    longest_context: int
+    weight_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    free_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.kv_bytes + self.workspace_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.total_bytes <= self.free_bytes
+
+    def table(self) -> str:
+        """The parts of the estimate, a line each."""
+        rows = {"weights": self.weight_bytes, "keys and values": self.kv_bytes, "workspace": self.workspace_bytes}
+        lines = [f"{name:<16} {format_size(size):>10}" for name, size in {**rows, "free": self.free_bytes}.items()]
+        return "\n".join([*lines, f"{'longest chat':<16} {self.longest_context:>10} tokens"])
+
+    def sentence(self) -> str:
+        """What happened, why, what to do now."""
+        need = f"{self.name} needs about {format_size(self.total_bytes)} on {self.device} for a chat of "
+        need += f"{self.context_length} tokens; {format_size(self.free_bytes)} are free."
+        if self.fits:
+            return f"{need} It fits."
+        if self.longest_context >= 64:
+            return f"{need} With model.context_length: {self.longest_context} it fits."
+        return f"{need} Choose a smaller model, or close programs that use the memory."
+
+
+def estimate_fit(path: Path, *, context_length: int | None = None, device: str = "auto", dtype: str = "auto") -> Fit:
+    """Reads the checkpoint's headers (no weights) and compares with the memory free now.
+
+    Raises CheckpointError or UnsupportedModelError for what cannot be loaded, DeviceError for a missing device.
+    """
+    from octavo.engine.load.checkpoint import open_checkpoint
+    from octavo.engine.model.spec import ModelSpec
+    from octavo.engine.run.resolve import free_memory, resolve_device, resolve_dtype
+
+    place, _ = resolve_device(device)
+    itemsize = resolve_dtype(dtype, place).itemsize
+    with open_checkpoint(path) as checkpoint:
+        spec = ModelSpec.from_config(checkpoint.config)
+        numel = 0
+        for tensor in checkpoint.tensors.values():
+            count = 1
+            for size in tensor.shape:
+                count *= size
+            numel += count
+    context = min(context_length or spec.max_positions, spec.max_positions)
+    weights = numel * itemsize
+    workspace = workspace_bytes(spec, itemsize, place.type)
+    free = free_memory(place)
+    longest = longest_context(spec, itemsize, free - weights - workspace)
+    return Fit(path.name, str(place), context, longest, weights, kv_bytes(spec, itemsize, context), workspace, free)
+
+
+def kv_bytes(spec: ModelSpec, itemsize: int, context_length: int) -> int:
+    """Keys and values of one chat: 2 x heads x head size for each token a layer keeps (all, or its window)."""
+    tokens = sum(min(context_length, layer.window or context_length) for layer in spec.layers)
+    return 2 * spec.kv_heads * spec.head_size * itemsize * tokens
+
+
+def longest_context(spec: ModelSpec, itemsize: int, budget_bytes: int) -> int:
+    """The most tokens, at most the model's own length, whose keys and values fit into `budget_bytes`."""
+    low, high = 0, spec.max_positions
+    while low < high:
+        middle = (low + high + 1) // 2
+        if kv_bytes(spec, itemsize, middle) <= budget_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def workspace_bytes(spec: ModelSpec, itemsize: int, device_type: str) -> int:
+    """Activations of one prompt chunk and the scores of a full step; on CUDA the reserve the engine keeps free."""
+    if device_type == "cuda":
+        from octavo.engine.run.resolve import CUDA_RESERVE_BYTES
+
+        return CUDA_RESERVE_BYTES
+    chunk, rows = 512, 64  # the engine's defaults on the CPU
+    activations = chunk * (2 * spec.intermediate_size + 4 * spec.hidden_size) * itemsize
+    return activations + 2 * rows * spec.vocab_size * 4

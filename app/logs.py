@@ -1,0 +1,47 @@
+"""The one set-up of logging: short lines to stderr, full ones to a rotating file. Standard output stays for results."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from octavo.app import paths
+
+FILE_NAME = "octavo.log"
+
+
+def set_up_logging(level: str = "info", folder: Path | None = None) -> Path | None:
+    """Sends the log to stderr and to `octavo.log` (5 MB, three old ones kept). Returns the file, None without one."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if getattr(handler, "of_octavo", False)]:
+        root.removeHandler(handler)
+        handler.close()
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")  # a Windows code page must not end a line of log in an error
+    _add(root, logging.StreamHandler(sys.stderr), "%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+    file = (folder or paths.log_dir()) / FILE_NAME
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(file, maxBytes=5_000_000, backupCount=3, encoding="utf-8")
+    except OSError as error:
+        logging.getLogger(__name__).warning("No log file: %s cannot be written (%s).", file, error.strerror or error)
+        file = None
+    else:
+        _add(root, handler, "%(asctime)s %(levelname)s %(name)s: %(message)s", None)
+    root.setLevel(logging.WARNING)
+    set_level(level)
+    return file
+
+
+def set_level(level: str) -> None:
+    """Changes how much of Octavo's own log is kept; other libraries' warnings always are."""
+    logging.getLogger("octavo").setLevel(level.upper())
+
+
+def _add(root: logging.Logger, handler: logging.Handler, form: str, date_form: str | None) -> None:
+    handler.setFormatter(logging.Formatter(form, date_form))
+    handler.of_octavo = True  # type: ignore[attr-defined]
+    root.addHandler(handler)

@@ -1,0 +1,75 @@
+"""The way from checked settings to a running server: one instance, the port, the device, then the heavy imports."""
+
+from __future__ import annotations
+
+import logging
+
+from octavo.app import paths
+from octavo.app.browser import open_page
+from octavo.app.config import Settings
+from octavo.app.instance import InstanceLock
+from octavo.app.logs import set_up_logging
+from octavo.app.ports import listen, page_url
+from octavo.engine.errors import OctavoError
+
+log = logging.getLogger(__name__)
+
+
+def start(settings: Settings, *, page: bool) -> int:
+    """Runs the server until it is told to stop; returns the exit code. If Octavo runs already, opens its page: 0.
+
+    Raises OctavoError: the port, the data folder, or a device that was asked for by name and is not there.
+    """
+    set_up_logging(settings.values.app.log_level)
+    for notice in settings.notices:
+        log.info("%s", notice)
+    opens_browser = page and settings.values.server.open_browser
+    data = paths.data_dir()
+    lock = InstanceLock(data)
+    try:
+        is_first = lock.acquire()
+    except OSError as error:
+        raise OctavoError(
+            f"The data folder {data} cannot be written ({error.strerror or error}).",
+            remedy="Make it writable, or set OCTAVO_DATA_DIR to another folder.",
+        ) from error
+    if not is_first:
+        return _show_running(lock, opens_browser)
+    try:
+        sock = listen(settings)
+        port = sock.getsockname()[1]
+        url = page_url(settings.values.server.host, port)
+        lock.announce(port, url)
+        if port != settings.values.server.port and settings.values.server.port != 0:
+            log.info("Port %d is in use by another program; taking %d.", settings.values.server.port, port)
+        _require_device(settings.values.model.device)
+        from octavo.app.server import run_server  # imports torch and gradio, so only now
+
+        return run_server(
+            settings,
+            page=page,
+            open_browser=opens_browser,
+            port=port,
+            sock=sock,
+            on_started=lambda: print(f"Running at {url}", flush=True),
+        )
+    finally:
+        lock.release()
+
+
+def _show_running(lock: InstanceLock, opens_browser: bool) -> int:
+    running = lock.running()
+    if running is None:
+        raise OctavoError("Another Octavo is just starting or stopping.", remedy="Try again in a moment.")
+    print(f"Octavo is already running at {running.url}", flush=True)
+    if opens_browser:
+        open_page(running.url)
+    return 0
+
+
+def _require_device(device: str) -> None:
+    """A GPU that was asked for by name must be there; `auto` decides later, when the model is loaded."""
+    if device.startswith("cuda"):
+        from octavo.engine.run.resolve import resolve_device
+
+        resolve_device(device)
