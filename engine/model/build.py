@@ -34,14 +34,15 @@ def build_model(
     Raises UnsupportedModelError or CheckpointError before any weight is allocated, LoadError for an unknown format.
     """
     spec = ModelSpec.from_config(checkpoint.config)
-    weights_as = weight_format(quantization)
     plan = plan_weights(spec, checkpoint.tensors)
     device = torch.device(device)
-    weights = Weights.allocate(spec, weights_as, device=device, dtype=dtype, merged=fusion)
+    ops = choose_ops(device, fusion)
+    weights = _allocate(spec, ops, quantization, device, dtype, fusion)
     with torch.inference_mode():
         _fill(weights, checkpoint, plan, dtype, progress)
+        weights.finish()
     name = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
-    return _assemble(spec, weights, name, device, dtype, context_length, fusion)
+    return _assemble(spec, weights, ops, name, device, dtype, context_length)
 
 
 def build_random(
@@ -56,11 +57,12 @@ def build_random(
     """A model of a config's shape with N(0, 0.02) weights made on the device, for benchmarks."""
     spec = ModelSpec.from_config(config)
     device = torch.device(device)
-    weights = Weights.allocate(spec, weight_format("none"), device=device, dtype=dtype, merged=fusion)
+    ops = choose_ops(device, fusion)
+    weights = _allocate(spec, ops, "none", device, dtype, fusion)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.inference_mode():
         weights.randomize(generator)
-    return _assemble(spec, weights, spec.family, device, dtype, context_length, fusion)
+    return _assemble(spec, weights, ops, spec.family, device, dtype, context_length)
 
 
 def model_limits(config: Mapping[str, Any]) -> ModelSpec:
@@ -113,19 +115,33 @@ def _fill(
                 progress("weights", done, total)
 
 
+def _allocate(
+    spec: ModelSpec, ops: Ops, quantization: str, device: torch.device, dtype: torch.dtype, fusion: bool
+) -> Weights:
+    return Weights.allocate(
+        spec,
+        weight_format(quantization, device=device, dtype=dtype, fusion=fusion),
+        device=device,
+        dtype=dtype,
+        merged=fusion,
+        float32_norms=ops.float32_norms,
+        interleaved_rope=ops.interleaved_rope,
+    )
+
+
 def _assemble(
     spec: ModelSpec,
     weights: Weights,
+    ops: Ops,
     name: str,
     device: torch.device,
     dtype: torch.dtype,
     context_length: int,
-    fusion: bool,
 ) -> Decoder:
     return Decoder(
         spec,
         weights,
-        choose_ops(device, fusion),
+        ops,
         [cos_sin_table(rope, context_length, device) for rope in spec.ropes],
         name=name,
         device=device,

@@ -104,27 +104,41 @@ class Decoder(CausalModel):
         self, index: int, x: Tensor, tables: Sequence[Tensor], positions: Tensor, step: AttentionStep
     ) -> Tensor:
         spec, ops, layer = self.spec, self.ops, self.weights.layers[index]
+        rope = spec.layers[index].rope
+        per_head = spec.qk_norm == "head"
+        q_norm, k_norm = (layer.q_norm, layer.k_norm) if per_head else (None, None)
+        if len(layer.qkv) == 1 and rope is not None and spec.qk_norm != "full":
+            qkv = layer.qkv[0](x).view(x.shape[0], -1, spec.head_size)
+            q = ops.qkv_rope_write(
+                qkv, spec.q_heads, q_norm, k_norm, spec.norm_eps, tables[rope], positions, step, index
+            )
+        else:
+            q, k, v = self._heads(layer, x)
+            if rope is not None:
+                q = ops.norm_rope_write(q, k, v, q_norm, k_norm, spec.norm_eps, tables[rope], positions, step, index)
+            else:
+                if q_norm is not None and k_norm is not None:
+                    q, k = ops.rms_norm(q, q_norm, spec.norm_eps), ops.rms_norm(k, k_norm, spec.norm_eps)
+                step.write(index, k, v)
+                q = q.contiguous()
+        out = layer.o(step.attend(index, self.attn_specs[index], q).flatten(1))
+        return self._added(out, layer.attn_post_norm)
+
+    def _heads(self, layer: LayerWeights, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q [T, Hq, D], k and v [T, Hkv, D]; norms over all heads at once are applied here, before they are split."""
+        spec = self.spec
         if len(layer.qkv) == 1:
             q, k, v = layer.qkv[0](x).split((spec.q_size, spec.kv_size, spec.kv_size), dim=-1)
         else:
             q, k, v = (ref(x) for ref in layer.qkv)
-        if layer.q_norm is not None and layer.k_norm is not None and spec.qk_norm == "full":
-            q = ops.rms_norm(q, layer.q_norm, spec.norm_eps)
-            k = ops.rms_norm(k, layer.k_norm, spec.norm_eps)
-        q = q.unflatten(-1, (spec.q_heads, spec.head_size))
-        k = k.unflatten(-1, (spec.kv_heads, spec.head_size))
-        v = v.unflatten(-1, (spec.kv_heads, spec.head_size))
-        if layer.q_norm is not None and layer.k_norm is not None and spec.qk_norm == "head":
-            q = ops.rms_norm(q, layer.q_norm, spec.norm_eps)
-            k = ops.rms_norm(k, layer.k_norm, spec.norm_eps)
-        rope = spec.layers[index].rope
-        if rope is None:
-            step.write(index, k, v)
-            q = q.contiguous()
-        else:
-            q = ops.rope_write(q, k, v, tables[rope], positions, step, index)
-        out = layer.o(step.attend(index, self.attn_specs[index], q).flatten(1))
-        return self._added(out, layer.attn_post_norm)
+        if spec.qk_norm == "full" and layer.q_norm is not None and layer.k_norm is not None:
+            q = self.ops.rms_norm(q, layer.q_norm, spec.norm_eps)
+            k = self.ops.rms_norm(k, layer.k_norm, spec.norm_eps)
+        return (
+            q.unflatten(-1, (spec.q_heads, spec.head_size)),
+            k.unflatten(-1, (spec.kv_heads, spec.head_size)),
+            v.unflatten(-1, (spec.kv_heads, spec.head_size)),
+        )
 
     def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
         if layer.router is not None:

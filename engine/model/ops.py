@@ -18,6 +18,8 @@ class Ops(ABC):
     """Norms, rotary, gated activation. T tokens, H hidden size, D head size, I intermediate size."""
 
     name: str
+    float32_norms: bool = False  # wants all norm weights in float32
+    interleaved_rope: bool = False  # wants a head's channel i + rot_dim/2 right after i, in q, k and their norms
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -50,6 +52,42 @@ class Ops(ABC):
         """Called once a step and table, before any layer: what `rope_write` gets as `cos_sin`. Here the table itself;
         an implementation may gather the step's rows once for all layers."""
         return cos_sin
+
+    def norm_rope_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q_weight: Tensor | None,
+        k_weight: Tensor | None,
+        eps: float,
+        cos_sin: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        layer: int,
+    ) -> Tensor:
+        """`rope_write` after RMS norms of every head of q and k by weights [D], if given."""
+        if q_weight is not None:
+            q = self.rms_norm(q, q_weight, eps)
+        if k_weight is not None:
+            k = self.rms_norm(k, k_weight, eps)
+        return self.rope_write(q, k, v, cos_sin, positions, step, layer)
+
+    def qkv_rope_write(
+        self,
+        qkv: Tensor,
+        q_heads: int,
+        q_weight: Tensor | None,
+        k_weight: Tensor | None,
+        eps: float,
+        cos_sin: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        layer: int,
+    ) -> Tensor:
+        """`norm_rope_write` of a merged projection [T, Hq + 2 Hkv, D]."""
+        q, k, v = split_heads(qkv, q_heads)
+        return self.norm_rope_write(q, k, v, q_weight, k_weight, eps, cos_sin, positions, step, layer)
 
     @abstractmethod
     def gated(self, gate_up: Tensor, act: str) -> Tensor:
@@ -96,6 +134,13 @@ class TextbookOps(Ops):
     def gated(self, gate_up: Tensor, act: str) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return activation(act, gate) * up
+
+
+def split_heads(qkv: Tensor, q_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views q [T, Hq, D], k and v [T, Hkv, D] of a merged projection [T, Hq + 2 Hkv, D]."""
+    kv_heads = (qkv.shape[1] - q_heads) // 2
+    q, k, v = qkv.split((q_heads, kv_heads, kv_heads), dim=1)
+    return q, k, v
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -7,12 +7,14 @@ a checkpoint hold which parts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from octavo.engine.model.spec import ModelSpec
 from octavo.engine.quant.base import Format, LinearSpec, Part, WeightRef
+from octavo.engine.quant.plain import PlainFormat
 
 
 @dataclass(slots=True)
@@ -97,32 +99,54 @@ class Weights:
     head: WeightRef
     norm: Tensor
     layers: list[LayerWeights]
-    _linears: dict[str, tuple[WeightRef, int]] = field(repr=False)  # part -> its linear and first row
+    _places: dict[str, list[tuple[WeightRef, int]]] = field(repr=False)  # part -> its linears, its first row in each
     _vectors: dict[str, Tensor] = field(repr=False)
+    _interleaved: bool = False
 
     @classmethod
     def allocate(
-        cls, spec: ModelSpec, weight_format: Format, *, device: torch.device, dtype: torch.dtype, merged: bool
+        cls,
+        spec: ModelSpec,
+        weight_format: Format,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        merged: bool,
+        float32_norms: bool = False,
+        interleaved_rope: bool = False,
     ) -> Weights:
-        """Empty weights. Vectors that multiply before the cast to 16 bit are float32, all else is `dtype`."""
-        return _Allocator(spec, weight_format, device, dtype, merged).run()
+        """Empty weights in `dtype`; norm weights in float32 if asked or if they multiply before the cast to 16 bit.
+
+        `interleaved_rope` puts the two channels that rotate together next to each other, in q, k and their norms:
+        products of queries with keys stay what they are.
+        """
+        norm_dtype = torch.float32 if float32_norms or spec.norm_float32 else dtype
+        return _Allocator(spec, weight_format, device, dtype, norm_dtype, merged).run(interleaved_rope)
 
     def fill(self, part: str, tensor: Tensor, expert: int | None = None) -> None:
         """Copies a part as the checkpoint has it into place, cast to what is computed with."""
+        base, kind = part.rsplit(".", 1)
+        if self._interleaved and base.rpartition(".")[2] in ("q", "k", "q_norm", "k_norm"):
+            tensor = interleave(tensor, self.spec.head_size, self.spec.ropes[0].rot_dim)
         if part in self._vectors:
             target = self._vectors[part]
             target.copy_(tensor)
             if self.spec.norm_offset and not part.endswith("router.weight"):
                 target += self.spec.norm_offset
             return
-        base, kind = part.rsplit(".", 1)
-        ref, row = self._linears[base]
-        packed = ref.acquire()
-        if kind == "weight":
-            ref.format.pack(packed, ref.spec, {"weight": tensor}, row=row, expert=expert)
-        elif packed.bias is not None:
-            packed.bias[row : row + tensor.shape[0]].copy_(tensor)
-        ref.release()
+        for ref, row in self._places[base]:
+            packed = ref.acquire()
+            if kind == "weight":
+                ref.format.pack(packed, ref.spec, {"weight": tensor}, row=row, expert=expert)
+            elif packed.bias is not None:
+                packed.bias[row : row + tensor.shape[0]].copy_(tensor)
+            ref.release()
+
+    def finish(self) -> None:
+        """To be called once, when every part has been filled."""
+        for ref in self._refs():
+            ref.format.finish(ref.acquire(), ref.spec)
+            ref.release()
 
     def is_vector(self, part: str) -> bool:
         """Norm weights and routers: small, and kept as exact as the checkpoint has them."""
@@ -135,10 +159,10 @@ class Weights:
         return linears + sum(vector.numel() * vector.element_size() for vector in self._vectors.values())
 
     def _refs(self) -> list[WeightRef]:
-        return list({id(ref): ref for ref, _ in self._linears.values()}.values())
+        return list({id(ref): ref for places in self._places.values() for ref, _ in places}.values())
 
     def randomize(self, generator: torch.Generator, std: float = 0.02) -> None:
-        """N(0, std) matrices, zero biases and unit norms, made on the device."""
+        """N(0, std) matrices, zero biases and unit norms, made on the device; then as `finish`."""
         for ref in self._refs():
             packed = ref.acquire()
             ref.format.randomize(packed, ref.spec, generator, std)
@@ -150,30 +174,51 @@ class Weights:
                 vector.normal_(0.0, std, generator=generator)
             else:
                 vector.fill_(1.0)
+        self.finish()
+
+
+def interleave(tensor: Tensor, head_size: int, rot_dim: int) -> Tensor:
+    """Rows [heads * head_size, ...] with channel i + rot_dim/2 of every head moved right after channel i."""
+    heads = tensor.unflatten(0, (-1, head_size))
+    pairs = heads[:, :rot_dim].unflatten(1, (2, rot_dim // 2)).transpose(1, 2).flatten(1, 2)
+    return torch.cat((pairs, heads[:, rot_dim:]), dim=1).flatten(0, 1)
 
 
 class _Allocator:
     """Walks a spec once and makes every tensor of it."""
 
     def __init__(
-        self, spec: ModelSpec, weight_format: Format, device: torch.device, dtype: torch.dtype, merged: bool
+        self,
+        spec: ModelSpec,
+        weight_format: Format,
+        device: torch.device,
+        dtype: torch.dtype,
+        norm_dtype: torch.dtype,
+        merged: bool,
     ) -> None:
         self.spec = spec
         self.format = weight_format
         self.device = device
         self.dtype = dtype
+        self.norm_dtype = norm_dtype
         self.merged = merged
         self.shapes = part_shapes(spec)
-        self.linears: dict[str, tuple[WeightRef, int]] = {}
+        self.places: dict[str, list[tuple[WeightRef, int]]] = {}
         self.vectors: dict[str, Tensor] = {}
 
-    def run(self) -> Weights:
-        embed = self.linear("embed", ("embed",))
-        layers = [self.layer(f"layers.{i}.", layer.experts) for i, layer in enumerate(self.spec.layers)]
+    def run(self, interleaved: bool) -> Weights:
+        spec = self.spec
+        embed = self.linear("embed", ("embed",), weight_format=PlainFormat())
+        layers = [self.layer(f"layers.{i}.", layer.experts) for i, layer in enumerate(spec.layers)]
         norm = self.vector("norm")
-        head = embed if self.spec.tied else self.linear("head", ("head",))
         assert norm is not None
-        return Weights(self.spec, self.dtype, embed, head, norm, layers, self.linears, self.vectors)
+        if not spec.tied:
+            head = self.linear("head", ("head",))
+        elif self.format.shares_embedding:
+            head = embed
+        else:
+            head = self.linear("head", ("embed",))
+        return Weights(spec, self.dtype, embed, head, norm, layers, self.places, self.vectors, interleaved)
 
     def layer(self, name: str, has_experts: bool) -> LayerWeights:
         block = f"{name}moe." if has_experts else f"{name}mlp."
@@ -196,27 +241,32 @@ class _Allocator:
             return (self.linear(name, parts),)
         return tuple(self.linear(part, (part,)) for part in parts)
 
-    def linear(self, name: str, parts: tuple[str, ...], role: str = "column") -> WeightRef:
+    def linear(
+        self,
+        name: str,
+        parts: tuple[str, ...],
+        role: Literal["column", "row"] = "column",
+        weight_format: Format | None = None,
+    ) -> WeightRef:
         shapes = [self.shapes[f"{part}.weight"] for part in parts]
         spec = LinearSpec(
             name=name,
             parts=tuple(Part(part, shape[-2]) for part, shape in zip(parts, shapes)),
             in_dim=shapes[0][-1],
             bias=f"{parts[0]}.bias" in self.shapes,
-            role="row" if role == "row" else "column",
+            role=role,
             experts=shapes[0][0] if len(shapes[0]) == 3 else None,
         )
-        ref = WeightRef(spec, self.format, self.format.allocate(spec, self.dtype, self.device))
+        holder = weight_format or self.format
+        ref = WeightRef(spec, holder, holder.allocate(spec, self.dtype, self.device))
         for part in parts:
-            self.linears[part] = (ref, spec.first_row(part))
+            self.places.setdefault(part, []).append((ref, spec.first_row(part)))
         return ref
 
     def vector(self, name: str, dtype: torch.dtype | None = None) -> Tensor | None:
         shape = self.shapes.get(f"{name}.weight")
         if shape is None:
             return None
-        if dtype is None:
-            dtype = torch.float32 if self.spec.norm_float32 else self.dtype
-        vector = torch.empty(shape, dtype=dtype, device=self.device)
+        vector = torch.empty(shape, dtype=dtype or self.norm_dtype, device=self.device)
         self.vectors[f"{name}.weight"] = vector
         return vector

@@ -71,6 +71,7 @@ class Format(ABC):
     """How weights are held in memory and multiplied. Stateless; one object serves every linear of a model."""
 
     name: str
+    shares_embedding: bool = True  # a tied head can be the embedding itself, read by rows
 
     @abstractmethod
     def stored(self, spec: LinearSpec, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -82,6 +83,9 @@ class Format(ABC):
     ) -> None:
         """Writes rows from `row` on. `planes` is what the checkpoint holds of them: {"weight": [rows, in]}, or for
         stacked experts [experts, rows, in] if `expert` is None."""
+
+    def finish(self, packed: Packed, spec: LinearSpec) -> None:  # noqa: B027 - most formats have nothing to do
+        """Called once, when all rows of a linear are in; may put its planes into another order."""
 
     @abstractmethod
     def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
