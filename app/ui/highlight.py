@@ -17,7 +17,7 @@ _FORMATTER: HtmlFormatter = HtmlFormatter(nowrap=True)
 
 
 def coloured(code: str, language: str) -> str:
-    """HTML of `code` with a class on each token, or merely escaped where the language is unknown or the code is long."""
+    """HTML of `code` with a class on each token; merely escaped where the language is unknown or the code long."""
     lexer = _lexer(language.lower()) if language and len(code) <= LONGEST_COLOURED else None
     if lexer is None or "\ufeff" in code:  # lexers drop a byte order mark
         return escape(code, quote=False)

@@ -1,7 +1,7 @@
 """The Markdown that replies are written in: CommonMark, tables, strikethrough, formulas; no HTML, no pictures.
 
-Raw HTML is shown as text. Formulas are `\\(...\\)`, `\\[...\\]` and `$$...$$`; a single dollar sign is a dollar sign. Every
-rule decides a block by its own lines alone: link reference definitions, which reach back, are plain text.
+Raw HTML is shown as text. Formulas are `\\(...\\)`, `\\[...\\]` and `$$...$$`; a single dollar sign is a dollar sign.
+Every rule decides a block by its own lines alone: link reference definitions, which reach back, are plain text.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def is_safe_link(url: str) -> bool:
 
 _CLEANER = nh3.Cleaner(
     tags={
-        *"p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br strong em s code pre a div span".split(),
-        *"table thead tbody tr th td".split(),
+        *("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br", "a", "div", "span"),
+        *("strong", "em", "s", "code", "pre", "table", "thead", "tbody", "tr", "th", "td"),
         *MATH_ELEMENTS,
     },
     attributes={
@@ -125,8 +125,8 @@ def _code(code: str, language: str) -> str:
 
 
 def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A formula that begins its line. It ends with its closing mark, a blank line or its container; unclosed, it is shown
-    as source. Text after the closing mark makes the whole a paragraph."""
+    """A formula that begins its line. It ends with its closing mark, a blank line or its container; unclosed, it is
+    shown as source. Text after the closing mark makes the whole a paragraph."""
     if state.is_code_block(start):
         return False
     begin = state.bMarks[start] + state.tShift[start]
@@ -230,7 +230,7 @@ def _task_boxes(state: StateCore) -> None:
 
 
 def _directions(state: StateCore) -> None:
-    """Every block takes its direction from its first strong character, cells their alignment as a class (not a style)."""
+    """Every block takes its direction from its first strong character; cells say their alignment by a class."""
     for token in state.tokens:
         if token.type in DIRECTED:
             token.attrSet("dir", "auto")

@@ -12,21 +12,22 @@ from latex2mathml.converter import Converter
 LONGEST_FORMULA = 4000  # characters; longer ones stay source text, the converter is not linear
 
 ELEMENTS = frozenset(
-    "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup mover munder munderover mtable mtr mtd "
-    "mstyle mpadded mphantom menclose".split()
+    {
+        *("math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "mfrac", "msqrt", "mroot", "msub", "msup", "msubsup"),
+        *("mover", "munder", "munderover", "mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom", "menclose"),
+    }
 )
 _WORD = re.compile(r"[a-z0-9 -]{1,40}\Z")
 _LENGTH = re.compile(r"[+-]?\d{0,2}(\.\d{1,4})?(em|ex|pt|px|mu|%)?\Z")  # two digits: a formula cannot cover the page
 _COLOUR = re.compile(r"(#[0-9a-fA-F]{3,8}|[a-zA-Z]{1,20})\Z")
+_WORDS = (
+    *("display", "stretchy", "fence", "form", "displaystyle", "scriptlevel", "accent", "accentunder", "movablelimits"),
+    *("mathvariant", "columnalign", "columnlines", "rowlines", "notation", "separator", "symmetric", "largeop"),
+)
+_LENGTHS = ("width", "height", "depth", "lspace", "rspace", "linethickness", "minsize", "maxsize", "rowspacing")
 ATTRIBUTES: dict[str, re.Pattern[str]] = {
-    **dict.fromkeys(
-        "display stretchy fence form displaystyle scriptlevel accent accentunder movablelimits mathvariant columnalign "
-        "columnlines rowlines notation linebreak separator symmetric largeop".split(),
-        _WORD,
-    ),
-    **dict.fromkeys(
-        "width height depth lspace rspace linethickness minsize maxsize columnspacing rowspacing".split(), _LENGTH
-    ),
+    **dict.fromkeys(_WORDS, _WORD),
+    **dict.fromkeys(_LENGTHS, _LENGTH),
     "mathcolor": _COLOUR,
 }
 

@@ -16,6 +16,7 @@ from octavo.app.ui.markdown import clean, make_parser
 
 # A line that so far consists of marks alone may become anything: shown at the next piece of text.
 _UNDECIDED_LINE = re.compile(r"(?:^|(?<=\n))[ \t]*(?:[-+*_=#>~`|: \t]+|\d{1,9}[.)]?[ \t]*|\\|\$\$?|\\\[)\Z")
+_TABLE_HEAD = re.compile(r"(?:^|(?<=\n))[ \t]*\|[^\n]*\n?\Z")
 _CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _OPEN_TICKS = re.compile(r"(?<!`)(`{1,2})(?!`)")
 
@@ -93,6 +94,9 @@ def _preview(tail: str) -> str:
     """The unfinished end without the flicker of half-written marks."""
     shown = tail[: undecided.start()] if (undecided := _UNDECIDED_LINE.search(tail)) else tail
     groups = _groups(_parser().parse(shown))
+    if groups and groups[-1][0].type == "paragraph_open" and (head := _TABLE_HEAD.search(shown)):
+        shown = shown[: head.start()]  # the next line makes it a table
+        groups = _groups(_parser().parse(shown))
     if groups and any(token.type == "inline" for token in groups[-1]) and groups[-1][-1].type != "table_close":
         closed = _close_marks(shown)
         if closed != shown:

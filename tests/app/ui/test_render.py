@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -75,7 +76,7 @@ def test_growing_text_becomes_the_same_blocks_as_the_whole_text(text: str, cuts:
     renderer = BlockRenderer()
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     seen: list[str] = []
-    for start, end in zip(bounds, bounds[1:]):
+    for start, end in pairwise(bounds):
         renderer.feed(text[start:end])
         assert renderer.blocks[: len(seen)] == seen  # a finished block never changes
         assert isinstance(renderer.open, str)

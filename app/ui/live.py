@@ -1,0 +1,245 @@
+"""The WebSocket behind each tab: commands come in, changes go out, in JSON.
+
+A browser opens six ordinary connections to a server but many WebSockets, so tabs do not wait for each other. The server
+keeps a position for each tab (`View`) and sends what lies after it, at most some fifteen times a second; a tab that
+reads slowly gets larger pieces, not more of them, and a hidden one gets nothing until it is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+
+from octavo.app.chat.service import ChatService
+from octavo.app.config import Settings
+from octavo.app.host import ModelHost
+from octavo.app.ui.feed import ChatFeed
+from octavo.app.ui.hub import Hub
+from octavo.app.ui.view import View
+from octavo.engine.errors import OctavoError
+
+log = logging.getLogger(__name__)
+
+PATH = "/api/live"
+LEAST_GAP_S = 0.06  # between two frames of one tab
+RENDER_SHARE = 8  # a frame that took t to make is followed by a pause of at least 8 t
+LONGEST_TEXT = 2_000_000  # characters of one message
+
+Command = dict[str, Any]
+
+
+def add_live_route(app: FastAPI, service: ChatService, host: ModelHost, settings: Settings, build: str) -> None:
+    """Add `/api/live`. `build` names the version of the page's files; a tab of another version reloads itself."""
+    hub = Hub(service, host, settings)
+
+    @app.websocket(PATH)
+    async def live(socket: WebSocket) -> None:
+        await socket.accept()
+        await Tab(socket, hub, service, host, settings, build).run()
+
+
+class Tab:
+    """One tab's connection: a reader of commands and a writer of changes."""
+
+    def __init__(
+        self, socket: WebSocket, hub: Hub, service: ChatService, host: ModelHost, settings: Settings, build: str
+    ) -> None:
+        self._socket = socket
+        self._hub = hub
+        self._service = service
+        self._host = host
+        self._settings = settings
+        self._view: View | None = None
+        self._outbox: list[dict[str, Any]] = [{"k": "hello", "build": build, "theme": settings.values.app.theme}]
+        self._wake = asyncio.Event()  # something changed
+        self._hurry = asyncio.Event()  # somebody waits for an answer
+        self._visible = True
+        self._list_version = -1
+        self._model_version = -1
+        self._commands: dict[str, Callable[[Command], Awaitable[None]]] = {
+            "open": self._open,
+            "send": self._send,
+            "retry": self._retry,
+            "stop": self._stop,
+            "rename": self._rename,
+            "delete": self._delete,
+            "earlier": self._earlier,
+            "source": self._source,
+            "visible": self._set_visible,
+            "load": self._load,
+            "cancel": self._cancel,
+        }
+
+    async def run(self) -> None:
+        """Until the tab goes away. What it started goes on without it."""
+        self._hub.enter(self._wake.set)
+        self._wake.set()
+        reader = asyncio.create_task(self._read(), name="tab-reader")
+        writer = asyncio.create_task(self._write(), name="tab-writer")
+        try:
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._show(None)
+            self._hub.leave(self._wake.set)
+            for task in (reader, writer):
+                task.cancel()
+            for result in await asyncio.gather(reader, writer, return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
+                    log.error("A tab's connection failed", exc_info=result)
+            with suppress(Exception):
+                await self._socket.close()
+
+    # Out
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._hurry.clear()
+            began = time.perf_counter()
+            messages = self._collect()
+            if messages:
+                await self._socket.send_text(json.dumps(messages, ensure_ascii=False, separators=(",", ":")))
+            pause = max(LEAST_GAP_S, RENDER_SHARE * (time.perf_counter() - began))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause)
+
+    def _collect(self) -> list[dict[str, Any]]:
+        out, self._outbox = self._outbox, []
+        if self._list_version != self._hub.list_version:
+            out.extend(self._hub.list_changes(self._list_version))
+            self._list_version = self._hub.list_version
+        if self._model_version != self._hub.model_version:
+            self._model_version = self._hub.model_version
+            out.append(self._hub.model())
+        if self._view is not None and self._visible:
+            out.extend(self._view.collect())
+            if self._view.feed.gone:
+                self._show(None)
+        return out
+
+    def _answer(self, *messages: dict[str, Any]) -> None:
+        self._outbox.extend(messages)
+        self._wake.set()
+        self._hurry.set()
+
+    def _show(self, view: View | None) -> None:
+        if self._view is not None:
+            self._view.feed.unwatch(self._wake.set)
+        self._view = view
+        if view is not None:
+            view.feed.watch(self._wake.set)
+
+    # In
+
+    async def _read(self) -> None:
+        while True:
+            text = await self._socket.receive_text()
+            try:
+                command = json.loads(text)
+                handler = self._commands.get(command.get("k")) if isinstance(command, dict) else None
+            except ValueError:
+                continue
+            if handler is None:
+                continue
+            try:
+                await handler(command)
+            except OctavoError as error:
+                self._refuse(command, error.message, error.remedy)
+            except (WebSocketDisconnect, RuntimeError):
+                raise
+            except Exception as error:
+                log.exception("A command of the page failed: %s", command.get("k"))
+                self._refuse(command, f"That did not work ({type(error).__name__}). The log has the details.", None)
+
+    def _refuse(self, command: Command, message: str, remedy: str | None) -> None:
+        self._answer(
+            {
+                "k": "refused",
+                "what": command.get("k"),
+                "chat": command.get("chat"),
+                "nonce": command.get("nonce"),
+                "message": message,
+                "remedy": remedy,
+            }
+        )
+
+    async def _open(self, command: Command) -> None:
+        chat_id, have = command.get("chat"), command.get("have")
+        if not isinstance(chat_id, str):
+            self._show(None)
+            return
+        feed = await self._hub.feed(chat_id)
+        if feed is None:
+            self._show(None)
+            self._answer({"k": "gone", "chat": chat_id})
+            return
+        self._show(View(feed, have if isinstance(have, dict) else None))
+        self._answer()
+
+    async def _send(self, command: Command) -> None:
+        text, nonce = command.get("text"), command.get("nonce")
+        if not isinstance(text, str) or not isinstance(nonce, str):
+            return
+        if len(text) > LONGEST_TEXT:
+            self._refuse(command, f"A message can have {LONGEST_TEXT:,} characters at most.", "Send it in parts.")
+            return
+        chat_id = command.get("chat")
+        created = not isinstance(chat_id, str)
+        if not isinstance(chat_id, str):
+            chat_id = self._service.create_chat().id
+        after = command.get("after")
+        try:
+            await self._service.send(chat_id, text, after=after if isinstance(after, str) else None, nonce=nonce)
+        except BaseException:
+            if created:
+                self._service.delete_chat(chat_id)
+            raise
+        self._answer({"k": "sent", "chat": chat_id, "nonce": nonce, "created": created})
+        if created:
+            feed: ChatFeed | None = await self._hub.feed(chat_id)
+            if feed is not None:
+                self._show(View(feed))
+                self._answer()
+
+    async def _retry(self, command: Command) -> None:
+        await self._service.regenerate(str(command.get("chat")))
+
+    async def _stop(self, command: Command) -> None:
+        self._service.stop(str(command.get("chat")))
+
+    async def _rename(self, command: Command) -> None:
+        title = str(command.get("title", "")).strip()
+        if title:
+            self._service.rename_chat(str(command.get("chat")), title)
+
+    async def _delete(self, command: Command) -> None:
+        self._service.delete_chat(str(command.get("chat")))
+
+    async def _earlier(self, command: Command) -> None:
+        if self._view is not None and self._view.feed.chat_id == command.get("chat"):
+            self._answer(*self._view.earlier())
+
+    async def _source(self, command: Command) -> None:
+        turn = self._view.feed.find(str(command.get("id"))) if self._view is not None else None
+        if turn is not None:
+            self._answer({"k": "source", "id": turn.id, "nonce": command.get("nonce"), "text": turn.source})
+
+    async def _set_visible(self, command: Command) -> None:
+        self._visible = bool(command.get("on"))
+        if self._visible:
+            self._answer()
+
+    async def _load(self, command: Command) -> None:
+        if self._host.state in ("empty", "failed"):
+            self._host.load(self._settings.values)
+
+    async def _cancel(self, command: Command) -> None:
+        self._host.cancel()

@@ -1,0 +1,117 @@
+"""The page: Gradio Blocks that lay out its panels, mounted at "/", and the files that fill them.
+
+Nothing here is a Gradio event: a queued event holds one of the six connections a browser opens to a server, so a few
+tabs would stop each other. The panels live on one WebSocket a tab instead (`live`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request, Response
+
+from octavo.app.chat.service import ChatService
+from octavo.app.config import Settings
+from octavo.app.host import ModelHost
+from octavo.app.ui.live import add_live_route
+from octavo.app.ui.strings import LANGUAGES, choose_language
+
+if TYPE_CHECKING:
+    import gradio
+
+TITLE = "Octavo"
+ASSETS = "/ui"  # Gradio has /assets and /static for itself
+MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+HEAD = f"""
+<link rel="icon" type="image/svg+xml" href="{ASSETS}/icon.svg">
+<link rel="stylesheet" href="{ASSETS}/page.css">
+<link rel="stylesheet" href="{ASSETS}/text.css">
+<script src="{ASSETS}/theme.js"></script>
+<script type="module" src="{ASSETS}/page.js"></script>
+"""
+
+
+def mount_page(app: FastAPI, service: ChatService, host: ModelHost, settings: Settings) -> FastAPI:
+    """Mount the page at "/" and its live route. Call it last: routes added after it are not reached."""
+    import gradio
+
+    build = files_version()
+    add_live_route(app, service, host, settings, build)
+    _add_files(app, settings)
+    return gradio.mount_gradio_app(
+        app,
+        build_blocks(),
+        path="/",
+        footer_links=[],
+        run_history=False,
+        show_error=False,
+        enable_monitoring=False,
+        pwa=False,
+        mcp_server=False,
+        ssr_mode=False,
+        theme=gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+        head=HEAD,
+    )
+
+
+def build_blocks() -> gradio.Blocks:
+    """The layout: the list of chats on the left, header, conversation and composer beside it. The page's own script
+    fills the panels by their ids."""
+    import gradio
+
+    with gradio.Blocks(title=TITLE, analytics_enabled=False, fill_height=True, fill_width=True) as blocks:
+        with gradio.Row(elem_id="octavo"):
+            gradio.Column(elem_id="octavo-chats")
+            with gradio.Column(elem_id="octavo-main"):
+                gradio.Row(elem_id="octavo-header")
+                gradio.Column(elem_id="octavo-talk")
+                gradio.Column(elem_id="octavo-composer")
+    return blocks
+
+
+@cache
+def asset(name: str) -> bytes | None:
+    """One of the page's files, or None if there is none of that name."""
+    known = {entry.name: entry for entry in files("octavo.assets").iterdir() if entry.is_file()}
+    return known[name].read_bytes() if name in known and name.endswith(tuple(MEDIA_TYPES)) else None
+
+
+@cache
+def files_version() -> str:
+    """Changes with any of the page's files or words."""
+    digest = hashlib.sha256(json.dumps(LANGUAGES, sort_keys=True).encode())
+    for entry in sorted(files("octavo.assets").iterdir(), key=lambda entry: entry.name):
+        digest.update(entry.name.encode() + (asset(entry.name) or b""))
+    return digest.hexdigest()[:12]
+
+
+def _add_files(app: FastAPI, settings: Settings) -> None:
+    @app.get(f"{ASSETS}/strings.js", include_in_schema=False)
+    def strings(request: Request) -> Response:
+        language = choose_language(settings.values.app.language, request.headers.get("accept-language", ""))
+        words = json.dumps(LANGUAGES[language], ensure_ascii=False)
+        build = json.dumps(files_version())
+        script = f"export const language = {json.dumps(language)};\nexport const build = {build};\n"
+        return _answer(request, f"{script}export const words = {words};\n".encode(), ".js", vary="Accept-Language")
+
+    @app.get(ASSETS + "/{name}", include_in_schema=False)
+    def file(name: str, request: Request) -> Response:
+        content = asset(name)
+        if content is None:
+            return Response(status_code=404)
+        return _answer(request, content, name[name.rindex(".") :])
+
+
+def _answer(request: Request, content: bytes, suffix: str, vary: str | None = None) -> Response:
+    """Kept by the browser, but asked for again each time: a new version must not meet old files."""
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if vary:
+        headers["Vary"] = vary
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=MEDIA_TYPES[suffix], headers=headers)

@@ -1,0 +1,105 @@
+// Above the conversation: which model and device run, how full the context is, the colours.
+
+import { h, icon, iconButton } from "./dom.js";
+import { bytes, short, t } from "./words.js";
+
+const THEMES = ["system", "light", "dark"];
+const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
+
+export class Header {
+  constructor(panel, actions) {
+    this.name = h("span", { class: "name" });
+    this.kind = h("span", { class: "kind" });
+    this.chip = h(
+      "button",
+      { type: "button", class: "chip", "aria-haspopup": "dialog", "aria-label": t("model") },
+      h("i", { class: "dot" }),
+      this.name,
+      this.kind,
+    );
+    this.card = h("div", { class: "card", popover: "auto", id: "octavo-model", role: "dialog", "aria-label": t("model") });
+    this.chip.setAttribute("popovertarget", "octavo-model");
+    this.meterText = h("span", { class: "tabular" });
+    this.meterBar = h("span", { class: "meter" }, h("span", { class: "done" }));
+    this.meter = h("div", { class: "context", role: "img", hidden: true }, this.meterBar, this.meterText);
+    this.offline = h("span", { class: "offline", role: "status", hidden: true }, t("offline"));
+    this.theme = iconButton("system", t("theme.system"), () => this.nextTheme());
+    panel.append(
+      iconButton("menu", t("chats.open"), actions.showList, { class: "quiet menu" }),
+      this.chip,
+      this.card,
+      h("span", { class: "space" }),
+      this.offline,
+      this.meter,
+      this.theme,
+    );
+    this.setTheme(localStorage.getItem("octavo-theme") ?? "system");
+  }
+
+  connected(yes) {
+    this.offline.hidden = yes;
+  }
+
+  model(model) {
+    const { info, state } = model;
+    this.limit = info?.context ?? 0;
+    this.chip.dataset.state = state;
+    const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
+    this.name.textContent = info?.name ?? words[state] ?? t("model.none");
+    this.kind.textContent = info ? `${info.format} · ${deviceName(info.device)}` : "";
+    const rows = info && [
+      [t("model"), info.name],
+      [t("model.architecture"), info.architecture],
+      [t("model.format"), info.format],
+      [t("model.device"), deviceName(info.device)],
+      [t("model.context"), t("model.tokens", { n: info.context })],
+      [t("model.memory"), t("model.memory.text", { w: bytes(info.weights), k: bytes(info.kv) })],
+    ];
+    this.card.replaceChildren(
+      ...(rows ? [h("dl", {}, ...rows.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]))] : []),
+      ...(model.error ? [h("p", { class: "error" }, model.error)] : []),
+      ...model.notices.map((text) => h("p", { class: "notice" }, text)),
+    );
+    this.chip.disabled = this.card.childElementCount === 0;
+  }
+
+  /** How much of the window the newest reply filled. */
+  context(stats) {
+    this.meter.hidden = !stats || !this.limit;
+    if (this.meter.hidden) return;
+    const used = stats.prompt + stats.tokens;
+    const share = Math.min(1, used / this.limit);
+    this.meterText.textContent = `${short(used)} / ${short(this.limit)}`;
+    this.meterBar.firstChild.style.width = `${share * 100}%`;
+    this.meter.classList.toggle("nearly", share > 0.85);
+    const label = t("context", { used, limit: this.limit });
+    this.meter.title = label;
+    this.meter.setAttribute("aria-label", label);
+  }
+
+  nextTheme() {
+    this.setTheme(THEMES[(THEMES.indexOf(this.chosen) + 1) % THEMES.length]);
+    localStorage.setItem("octavo-theme", this.chosen);
+  }
+
+  /** What config.yaml says, unless this browser chose for itself. */
+  configuredTheme(theme) {
+    if (localStorage.getItem("octavo-theme") === null) this.setTheme(theme);
+  }
+
+  setTheme(theme) {
+    this.chosen = theme;
+    const root = document.documentElement;
+    if (theme === "system") delete root.dataset.theme;
+    else root.dataset.theme = theme;
+    const dark = theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
+    document.body.classList.toggle("dark", dark); // Gradio's own mark
+    this.theme.replaceChildren(icon(THEME_ICONS[theme]));
+    this.theme.title = t(`theme.${theme}`);
+    this.theme.setAttribute("aria-label", this.theme.title);
+  }
+}
+
+function deviceName(device) {
+  return device.replace(/^cpu$/, "CPU").replace(/^cuda/, "CUDA");
+}

@@ -1,0 +1,58 @@
+// The tab's WebSocket: comes back by itself, and says where it was so that the server sends only the rest.
+
+const SLOWEST_RETRY_MS = 5000;
+
+export class Live {
+  /** `onMessage` gets every message, `onOpen` and `onClose` tell the state of the connection. */
+  constructor({ onMessage, onOpen, onClose }) {
+    this.onMessage = onMessage;
+    this.onOpen = onOpen;
+    this.onClose = onClose;
+    this.socket = null;
+    this.retryMs = 250;
+    this.timer = null;
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden && !this.connected) this.connect();
+      this.say({ k: "visible", on: !document.hidden });
+    });
+    window.addEventListener("online", () => this.connected || this.connect());
+  }
+
+  get connected() {
+    return this.socket?.readyState === WebSocket.OPEN;
+  }
+
+  connect() {
+    clearTimeout(this.timer);
+    if (this.socket && this.socket.readyState <= WebSocket.OPEN) return;
+    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+    const socket = new WebSocket(`${scheme}//${location.host}/api/live`);
+    this.socket = socket;
+    socket.onopen = () => {
+      this.retryMs = 250;
+      if (document.hidden) this.say({ k: "visible", on: false });
+      this.onOpen();
+    };
+    socket.onmessage = (event) => {
+      for (const message of JSON.parse(event.data)) this.onMessage(message);
+    };
+    socket.onclose = () => {
+      if (this.socket !== socket) return;
+      this.onClose();
+      this.timer = setTimeout(() => this.connect(), this.retryMs);
+      this.retryMs = Math.min(SLOWEST_RETRY_MS, this.retryMs * 1.7);
+    };
+  }
+
+  /** Send a command; false if there is no connection. */
+  say(command) {
+    if (!this.connected) return false;
+    this.socket.send(JSON.stringify(command));
+    return true;
+  }
+}
+
+/** A name no other sending has. */
+export function nonce() {
+  return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

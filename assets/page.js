@@ -1,0 +1,208 @@
+// The page's own script: puts the panels together and keeps them on one chat, whose id is in the address.
+
+import { announce } from "./dom.js";
+import { ChatList } from "./chats.js";
+import { Composer } from "./composer.js";
+import { Header } from "./header.js";
+import { Live, nonce } from "./live.js";
+import { Talk } from "./talk.js";
+import { Welcome } from "./welcome.js";
+import { build, language } from "./strings.js";
+import { t } from "./words.js";
+
+const PANELS = ["octavo-chats", "octavo-header", "octavo-talk", "octavo-composer"];
+const LIST_MESSAGES = new Set(["list", "listed", "unlisted"]);
+
+class Page {
+  constructor([chats, header, talk, composer]) {
+    this.chat = new URLSearchParams(location.search).get("c");
+    this.sources = new Map(); // nonce: what waits for a reply's Markdown
+    this.live = new Live({
+      onMessage: (message) => this.take(message),
+      onOpen: () => this.connected(),
+      onClose: () => this.disconnected(),
+    });
+    const say = (command) => this.live.say(command);
+    this.header = new Header(header, { showList: () => this.showList(true) });
+    this.list = new ChatList(chats, {
+      open: (id) => this.open(id),
+      create: () => this.open(null),
+      hide: () => this.showList(false),
+      stop: (chat) => say({ k: "stop", chat }),
+      rename: (chat, title) => say({ k: "rename", chat, title }),
+      delete: (chat) => say({ k: "delete", chat }),
+    });
+    this.talk = new Talk(
+      talk,
+      {
+        source: (id) => this.source(id),
+        retry: () => say({ k: "retry", chat: this.chat }),
+        earlier: (chat) => say({ k: "earlier", chat }),
+      },
+      () => this.talkChanged(),
+    );
+    this.composer = new Composer(composer, {
+      send: ({ text, nonce: name }) => say({ k: "send", chat: this.chat, text, nonce: name, after: this.talk.chat?.last?.id }),
+      stop: () => say({ k: "stop", chat: this.chat }),
+    });
+    this.welcome = new Welcome(this.talk.welcome, {
+      put: (text) => this.composer.put(text),
+      load: () => say({ k: "load" }),
+      cancel: () => say({ k: "cancel" }),
+    });
+    this.shade = chats.parentElement;
+    this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
+    document.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("popstate", () => this.open(new URLSearchParams(location.search).get("c"), { address: false }));
+    this.show();
+    this.live.connect();
+    this.composer.focus();
+  }
+
+  /** Turn to a chat (null: a new one). What is being written elsewhere goes on. */
+  open(id, { address = true } = {}) {
+    this.showList(false);
+    if (id !== this.chat || !this.talk.chat) {
+      this.chat = id;
+      if (address) history.pushState(null, "", id === null ? "/" : `?c=${encodeURIComponent(id)}`);
+      this.show();
+      this.ask();
+    }
+    if (!matchMedia("(pointer: coarse)").matches) this.composer.focus();
+  }
+
+  show() {
+    this.position = this.talk.show(this.chat);
+    this.composer.open(this.chat);
+    this.list.select(this.chat);
+    this.titled();
+  }
+
+  /** Tell the server which chat this tab shows, and how much of it. */
+  ask() {
+    this.live.say({ k: "open", chat: this.chat, have: this.talk.chat?.position ?? null });
+  }
+
+  connected() {
+    this.header.connected(true);
+    this.ask();
+  }
+
+  disconnected() {
+    this.header.connected(false);
+    this.composer.connectionLost();
+    for (const waiting of this.sources.values()) waiting.reject(new Error("connection lost"));
+    this.sources.clear();
+  }
+
+  take(message) {
+    if (LIST_MESSAGES.has(message.k)) {
+      this.list.apply(message);
+      this.titled();
+      return;
+    }
+    switch (message.k) {
+      case "hello":
+        if (message.build !== build) location.reload(); // the server was updated: old files must not talk to it
+        this.header.configuredTheme(message.theme);
+        break;
+      case "model":
+        this.header.model(message);
+        this.header.context(this.talk.stats);
+        this.welcome.model(message);
+        break;
+      case "sent":
+        if (this.composer.sent(message) && message.created && this.chat === null) this.created(message.chat);
+        break;
+      case "refused":
+        this.composer.refused(message);
+        break;
+      case "gone":
+        this.gone(message.chat);
+        break;
+      case "source":
+        this.sources.get(message.nonce)?.resolve(message.text);
+        this.sources.delete(message.nonce);
+        break;
+      default:
+        this.talk.apply(message);
+    }
+  }
+
+  /** The first message of a new chat has made it a chat. */
+  created(id) {
+    this.chat = id;
+    history.replaceState(null, "", `?c=${encodeURIComponent(id)}`);
+    this.show();
+  }
+
+  gone(id) {
+    this.talk.forget(id);
+    if (id !== this.chat) return;
+    this.chat = null;
+    history.replaceState(null, "", "/");
+    this.show();
+    this.composer.say(t("chats.gone"));
+  }
+
+  talkChanged() {
+    if (!this.composer) return; // still being put together
+    const was = this.composer.writing;
+    this.composer.setWriting(this.talk.writing);
+    if (this.talk.writing && !was) announce(t("turn.writing"));
+    this.header.context(this.talk.stats);
+  }
+
+  titled() {
+    const title = this.list.get(this.chat)?.title;
+    document.title = title ? `${title} · Octavo` : "Octavo";
+  }
+
+  source(id) {
+    return new Promise((resolve, reject) => {
+      const name = nonce();
+      this.sources.set(name, { resolve, reject });
+      if (!this.live.say({ k: "source", id, nonce: name })) reject(new Error("not connected"));
+    });
+  }
+
+  showList(yes) {
+    document.body.classList.toggle("list-shown", yes);
+  }
+
+  key(event) {
+    if (event.defaultPrevented || event.isComposing) return;
+    const command = event.ctrlKey || event.metaKey;
+    if (command && !event.shiftKey && !event.altKey && event.key.toLowerCase() === "k") {
+      event.preventDefault();
+      this.open(null);
+    } else if (event.altKey && !command && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
+      event.preventDefault();
+      const id = this.list.neighbour(event.key === "ArrowUp" ? -1 : 1);
+      if (id !== null) this.open(id);
+    } else if (event.key === "Escape" && !document.querySelector("dialog[open], [popover]:popover-open")) {
+      if (document.body.classList.contains("list-shown")) this.showList(false);
+      else if (this.composer.writing) this.live.say({ k: "stop", chat: this.chat });
+    }
+  }
+}
+
+/** Gradio draws the panels a moment after the document is there. */
+function whenDrawn(start) {
+  const panels = () => PANELS.map((id) => document.getElementById(id));
+  const observer = new MutationObserver(() => begin());
+  const begin = () => {
+    const found = panels();
+    if (found.includes(null)) return false;
+    observer.disconnect();
+    start(found);
+    return true;
+  };
+  if (!begin()) observer.observe(document.body, { childList: true, subtree: true });
+}
+
+document.documentElement.lang = language;
+whenDrawn((panels) => {
+  new Page(panels);
+  document.body.classList.add("octavo-ready");
+});

@@ -1,0 +1,217 @@
+// One turn of the conversation: the user's text, or a reply that grows block by block.
+
+import { copyText, h, icon, iconButton, announce, setHTML } from "./dom.js";
+import { dayAndTime, duration, has, speed, t, timeOfDay } from "./words.js";
+
+/** A turn of the user, as it was typed. */
+export class UserTurn {
+  constructor(turn) {
+    this.id = turn.id;
+    this.element = h(
+      "article",
+      { class: "turn user", "data-id": turn.id, "aria-label": t("turn.you") },
+      h("div", { class: "when", title: dayAndTime(turn.at) }, `${t("turn.you")} · ${timeOfDay(turn.at)}`),
+      h("div", { class: "bubble", dir: "auto" }, turn.text),
+    );
+  }
+}
+
+/** A growing text: finished blocks stay, the last one changes. */
+class Blocks {
+  constructor(element) {
+    this.element = element;
+    this.open = ""; // HTML of the unfinished end
+    this.finished = 0;
+  }
+
+  /** All at once. */
+  fill(blocks) {
+    this.element.replaceChildren();
+    for (const html of blocks) this.put(this.element.children.length, html);
+    this.finished = blocks.length;
+    this.open = "";
+  }
+
+  /** [first, keep, rest, ...more] as the server's Position makes it. */
+  patch([first, keep, rest, ...more]) {
+    const blocks = [this.open.slice(0, keep) + rest, ...more];
+    blocks.forEach((html, at) => this.put(first + at, html));
+    this.finished = first + blocks.length - 1;
+    this.open = blocks[blocks.length - 1];
+    const length = this.finished + (this.open ? 1 : 0);
+    while (this.element.children.length > length) this.element.lastElementChild.remove();
+  }
+
+  put(at, html) {
+    let block = this.element.children[at];
+    if (!block) {
+      if (!html) return;
+      block = h("div", { class: "block" });
+      this.element.append(block);
+    }
+    setHTML(block, html);
+    for (const head of block.querySelectorAll(".code-head:not(:has([data-own]))")) {
+      head.append(iconButton("copy", t("turn.code"), () => copyCode(head), { "data-own": "" }));
+    }
+  }
+}
+
+async function copyCode(head) {
+  await copyText(head.parentElement.querySelector("code").textContent);
+  confirmCopy(head.querySelector("button"));
+}
+
+function confirmCopy(button) {
+  button.replaceChildren(icon("check"));
+  announce(t("turn.copied"));
+  setTimeout(() => button.replaceChildren(icon("copy")), 1500);
+}
+
+/** A reply. `actions` has `source(id)`, a promise of its Markdown, and `retry()`. */
+export class ReplyTurn {
+  constructor(turn, actions) {
+    this.id = turn.id;
+    this.actions = actions;
+    this.status = "streaming";
+    this.thoughtFrom = null;
+    const thoughtText = h("div", { class: "blocks" });
+    const answerText = h("div", { class: "blocks" });
+    this.thoughtLabel = h("span", { class: "label" });
+    this.thoughtBox = h(
+      "details",
+      { class: "thought", hidden: true },
+      h("summary", {}, icon("chevron"), this.thoughtLabel),
+      thoughtText,
+    );
+    this.thought = new Blocks(thoughtText);
+    this.answer = new Blocks(answerText);
+    this.waiting = h("div", { class: "waiting", hidden: true });
+    this.notes = h("div", { class: "notes" });
+    this.copyButton = iconButton("copy", t("turn.copy"), () => this.copy());
+    this.retryButton = iconButton("retry", t("turn.retry"), () => actions.retry(), { class: "quiet retry" });
+    this.figures = h("div", { class: "figures", role: "note", "aria-label": t("figures") });
+    this.footer = h("footer", {}, h("div", { class: "tools" }, this.copyButton, this.retryButton), this.figures);
+    this.element = h(
+      "article",
+      { class: "turn reply", "data-id": turn.id, "aria-label": t("turn.model") },
+      this.thoughtBox,
+      this.waiting,
+      answerText,
+      this.notes,
+      this.footer,
+    );
+    if (turn.thought) this.thought.fill(turn.thought);
+    if (turn.answer) this.answer.fill(turn.answer);
+    this.about(turn);
+  }
+
+  get live() {
+    return this.status === "streaming";
+  }
+
+  patch(message) {
+    if (message.r) this.thought.patch(message.r);
+    if (message.a) {
+      this.answer.patch(message.a);
+      if (this.waiting.firstChild) this.wait(null);
+    }
+    this.element.classList.toggle("blank", this.answer.element.childElementCount === 0);
+  }
+
+  /** What stands around the text. */
+  about(about) {
+    const ended = this.live && about.status !== "streaming";
+    this.status = about.status;
+    this.stats = about.stats;
+    this.element.classList.toggle("live", this.live);
+    this.element.classList.toggle("blank", this.answer.element.childElementCount === 0);
+    this.element.setAttribute("aria-busy", String(this.live));
+    this.wait(this.live ? about.progress : null);
+    this.think(about.thinking);
+    this.note(about);
+    this.footer.hidden = this.live;
+    this.copyButton.hidden = this.answer.element.childElementCount === 0;
+    this.figures.replaceChildren(...figures(about.stats, about.status));
+    return ended;
+  }
+
+  wait(progress) {
+    const blank = this.live && this.answer.element.childElementCount === 0 && this.thoughtBox.hidden;
+    this.waiting.hidden = !(blank || progress);
+    if (this.waiting.hidden) {
+      this.waiting.replaceChildren();
+      return;
+    }
+    const parts = [h("span", { class: "dots" }, h("i"), h("i"), h("i"))];
+    if (progress?.state === "reading" && progress.total > 0) {
+      const share = progress.done / progress.total;
+      parts.push(h("span", {}, `${t("wait.reading")} · ${t("wait.tokens", progress)}`));
+      if (progress.cached) parts.push(h("span", { class: "cached" }, t("wait.cached", { n: progress.cached })));
+      parts.push(meter(share, progress.cached / progress.total));
+    } else if (progress?.state === "loading") {
+      parts.push(h("span", {}, t("wait.loading")));
+      if (progress.total > 0) parts.push(meter(progress.done / progress.total));
+    } else if (progress?.state === "waiting") {
+      const place = progress.place > 0 ? ` · ${t("wait.place", { n: progress.place })}` : "";
+      parts.push(h("span", {}, t("wait.waiting") + place));
+    }
+    this.waiting.replaceChildren(...parts);
+  }
+
+  think(thinking) {
+    this.thoughtBox.hidden = !thinking;
+    clearInterval(this.thoughtTimer);
+    if (!thinking) return;
+    this.thoughtBox.classList.toggle("now", !thinking.over);
+    if (thinking.over) {
+      const label = thinking.seconds === null ? t("thought.done") : t("thought.seconds", { s: duration(thinking.seconds) });
+      this.thoughtLabel.textContent = label;
+      return;
+    }
+    const from = performance.now() - thinking.seconds * 1000;
+    const show = () => {
+      const seconds = Math.floor((performance.now() - from) / 1000);
+      this.thoughtLabel.textContent = seconds > 0 ? `${t("thought.now")} · ${duration(seconds)}` : t("thought.now");
+    };
+    show();
+    this.thoughtTimer = setInterval(show, 1000);
+  }
+
+  note(about) {
+    const notes = about.notices.map((text) => h("p", { class: "notice" }, text));
+    const blank = this.answer.element.childElementCount === 0;
+    if (about.status === "failed") {
+      const retry = h("button", { type: "button", class: "plain", onclick: () => this.actions.retry() }, t("turn.retry"));
+      notes.push(h("div", { class: "failure", role: "alert" }, h("p", {}, about.error || t("turn.failed")), retry));
+    } else if (about.status === "stopped" && blank) {
+      notes.push(h("p", { class: "notice" }, t("turn.stopped")));
+    }
+    this.notes.replaceChildren(...notes);
+  }
+
+  async copy() {
+    await copyText(await this.actions.source(this.id));
+    confirmCopy(this.copyButton);
+  }
+}
+
+function meter(share, cached = 0) {
+  const percent = (value) => `${Math.max(0, Math.min(100, value * 100))}%`;
+  const bar = h("span", { class: "meter", "aria-hidden": "true" }, h("span", { class: "done" }), h("span", { class: "was" }));
+  bar.firstChild.style.width = percent(share);
+  bar.lastChild.style.width = percent(cached);
+  return bar;
+}
+
+function figures(stats, status) {
+  if (!stats) return status === "stopped" ? [h("span", {}, t("reason.aborted"))] : [];
+  const parts = [];
+  if (stats.speed > 0) parts.push(t("figures.speed", { n: speed(stats.speed) }));
+  if (stats.tokens > 0) parts.push(t("figures.first", { s: duration(stats.first) }));
+  const prompt = { n: stats.prompt, m: stats.cached };
+  parts.push(stats.cached ? t("figures.cached", prompt) : t("figures.prompt", prompt));
+  parts.push(t("figures.tokens", { n: stats.tokens }));
+  if (stats.left_out) parts.push(t("figures.left", { n: stats.left_out }));
+  parts.push(has(`reason.${stats.reason}`) ? t(`reason.${stats.reason}`) : stats.reason);
+  return parts.map((text) => h("span", {}, text));
+}

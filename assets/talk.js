@@ -1,0 +1,210 @@
+// The conversation in the middle: the turns of the open chat, following the reply only while the reader is at its end.
+
+import { announce, h, icon } from "./dom.js";
+import { ReplyTurn, UserTurn } from "./reply.js";
+import { t } from "./words.js";
+
+const NEAR_END_PX = 40;
+const KEPT_CHATS = 12; // drawn chats kept aside, for switching back at once
+
+/** The turns of one chat. */
+class Chat {
+  constructor(id, actions) {
+    this.id = id;
+    this.actions = actions;
+    this.turns = [];
+    this.known = false; // the server's picture has come
+    this.scroll = null; // where the reader left it; null: at the end
+    this.earlier = h("button", { type: "button", class: "plain earlier", hidden: true }, t("turn.earlier"));
+    this.earlier.onclick = () => actions.earlier(this.id);
+    this.element = h("div", { class: "turns", role: "log", "aria-live": "off" }, this.earlier);
+  }
+
+  get last() {
+    return this.turns[this.turns.length - 1];
+  }
+
+  get writing() {
+    return this.last instanceof ReplyTurn && this.last.live;
+  }
+
+  /** Where this picture ends, so that the server sends only what follows. */
+  get position() {
+    if (!this.known || this.turns.length === 0) return null;
+    const { last } = this;
+    const reply = last instanceof ReplyTurn;
+    return {
+      first: this.turns[0].id,
+      last: last.id,
+      count: this.turns.length,
+      answer: reply ? last.answer.finished : 0,
+      thought: reply ? last.thought.finished : 0,
+    };
+  }
+
+  open(message) {
+    this.known = true;
+    if (message.resumed) {
+      // the unfinished end is sent again from its beginning
+      if (this.last instanceof ReplyTurn) this.last.answer.open = this.last.thought.open = "";
+      return;
+    }
+    this.turns = [];
+    this.element.replaceChildren(this.earlier);
+    this.earlier.hidden = message.left === 0;
+    for (const turn of message.turns) this.add(turn);
+  }
+
+  add(turn) {
+    this.turns.push(this.make(turn));
+    this.element.append(this.last.element);
+    this.markLast();
+  }
+
+  prepend(message) {
+    const turns = message.turns.map((turn) => this.make(turn));
+    this.turns.unshift(...turns);
+    this.earlier.after(...turns.map((turn) => turn.element));
+    this.earlier.hidden = message.left === 0;
+  }
+
+  make(turn) {
+    return turn.role === "user" ? new UserTurn(turn) : new ReplyTurn(turn, this.actions);
+  }
+
+  drop(id) {
+    const from = this.turns.findIndex((turn) => turn.id === id);
+    if (from < 0) return;
+    for (const turn of this.turns.splice(from)) turn.element.remove();
+    this.markLast();
+  }
+
+  markLast() {
+    for (const turn of this.turns) turn.element.classList.toggle("last", turn === this.last);
+  }
+
+  find(id) {
+    return this.turns.findLast((turn) => turn.id === id);
+  }
+}
+
+/** The panel. `actions` are commands to the server; `onChange` is called when the open chat or its state changes. */
+export class Talk {
+  constructor(panel, actions, onChange) {
+    this.actions = actions;
+    this.onChange = onChange;
+    this.chats = new Map();
+    this.chat = null;
+    this.pinned = true;
+    this.top = 0;
+    this.welcome = h("div", { class: "welcome" });
+    this.toEnd = h(
+      "button",
+      { type: "button", class: "to-end", hidden: true, "aria-label": t("turn.end"), title: t("turn.end") },
+      icon("down"),
+    );
+    this.toEnd.onclick = () => this.follow();
+    this.scroller = h("div", { class: "scroller", tabindex: "0", "aria-label": t("chats") }, this.welcome);
+    this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    panel.append(this.scroller, this.toEnd);
+    new ResizeObserver(() => this.settle()).observe(this.scroller);
+  }
+
+  get writing() {
+    return Boolean(this.chat?.writing);
+  }
+
+  /** The figures of the newest reply that has some. */
+  get stats() {
+    return this.chat?.turns.findLast((turn) => turn.stats)?.stats ?? null;
+  }
+
+  /** Show a chat; returns the position to tell the server. */
+  show(id) {
+    if (this.chat) this.chat.scroll = this.pinned ? null : this.scroller.scrollTop;
+    this.chat = id === null ? null : this.keep(id);
+    this.scroller.replaceChildren(this.chat && this.chat.turns.length ? this.chat.element : this.chat ? "" : this.welcome);
+    this.pinned = !this.chat || this.chat.scroll === null;
+    if (!this.pinned) this.scroller.scrollTop = this.chat.scroll;
+    this.top = this.scroller.scrollTop;
+    this.settle();
+    this.onChange();
+    return this.chat?.position ?? null;
+  }
+
+  keep(id) {
+    const chat = this.chats.get(id) ?? new Chat(id, this.actions);
+    this.chats.delete(id);
+    this.chats.set(id, chat);
+    if (this.chats.size > KEPT_CHATS) this.chats.delete(this.chats.keys().next().value);
+    return chat;
+  }
+
+  forget(id) {
+    this.chats.delete(id);
+  }
+
+  /** A message about the open chat. */
+  apply(message) {
+    const { chat } = this;
+    if (!chat) return;
+    switch (message.k) {
+      case "chat":
+        if (message.chat !== chat.id) return;
+        chat.open(message);
+        if (chat.element.parentNode !== this.scroller) this.scroller.replaceChildren(chat.element);
+        break;
+      case "turn":
+        chat.add(message.turn);
+        if (message.turn.role === "user") this.pinned = true;
+        break;
+      case "drop":
+        chat.drop(message.from);
+        break;
+      case "earlier":
+        this.above(() => chat.prepend(message));
+        break;
+      case "p":
+        chat.find(message.id)?.patch(message);
+        this.settle();
+        return;
+      case "about":
+        if (chat.find(message.id)?.about(message)) announce(t("turn.finished"));
+        break;
+    }
+    this.settle();
+    this.onChange();
+  }
+
+  /** Add above what is read without moving it. */
+  above(change) {
+    const fromEnd = this.scroller.scrollHeight - this.scroller.scrollTop;
+    change();
+    this.scroller.scrollTop = this.scroller.scrollHeight - fromEnd;
+  }
+
+  /** The reader moved: up means stay there, at the end means follow. */
+  scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
+    const atEnd = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+    if (atEnd) this.pinned = true;
+    else if (scrollTop < this.top - 1) this.pinned = false;
+    this.top = scrollTop;
+    this.toEnd.hidden = this.pinned || atEnd;
+  }
+
+  follow() {
+    this.pinned = true;
+    this.settle();
+  }
+
+  /** After a change: stay at the end if the reader was there. */
+  settle() {
+    const { scroller } = this;
+    if (this.pinned) {
+      scroller.scrollTop = scroller.scrollHeight;
+      this.top = scroller.scrollTop;
+    }
+    this.toEnd.hidden = this.pinned || scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END_PX;
+  }
+}

@@ -1,0 +1,52 @@
+// The page's words in the chosen language, and numbers as people read them.
+
+import { language, words } from "./strings.js";
+
+const plural = new Intl.PluralRules(language);
+const whole = new Intl.NumberFormat(language, { maximumFractionDigits: 0 });
+const oneDigit = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
+const clock = new Intl.DateTimeFormat(language, { hour: "numeric", minute: "2-digit" });
+const dated = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
+
+/** The words for `key`. With `n` among the values, `key.one` or `key.other` by the language's rule. */
+export function t(key, values = {}) {
+  const text = words[key] ?? words[`${key}.${plural.select(values.count ?? values.n ?? 0)}`] ?? words[`${key}.other`] ?? key;
+  return text.replace(/\{(\w+)\}/g, (mark, name) => {
+    const value = values[name];
+    return value === undefined ? mark : typeof value === "number" ? whole.format(value) : value;
+  });
+}
+
+export const has = (key) => key in words;
+
+/** 3.1k for a number of tokens. */
+export function short(n) {
+  return n < 1000 ? whole.format(n) : `${(n < 100_000 ? oneDigit : whole).format(n / 1024)}k`;
+}
+
+export function speed(n) {
+  return (n < 10 ? oneDigit : whole).format(n);
+}
+
+/** "40 ms", "0.21 s", "12 s", "3 min". */
+export function duration(seconds) {
+  if (seconds < 0.1) return `${whole.format(seconds * 1000)} ms`;
+  if (seconds < 1) return `${seconds.toFixed(2)} s`;
+  if (seconds < 10) return `${oneDigit.format(seconds)} s`;
+  if (seconds < 90) return `${whole.format(seconds)} s`;
+  return `${whole.format(seconds / 60)} min`;
+}
+
+export function bytes(n) {
+  if (n < 1024 ** 2) return `${whole.format(n / 1024)} KiB`;
+  if (n < 1024 ** 3) return `${whole.format(n / 1024 ** 2)} MiB`;
+  return `${oneDigit.format(n / 1024 ** 3)} GiB`;
+}
+
+export function timeOfDay(seconds) {
+  return clock.format(new Date(seconds * 1000));
+}
+
+export function dayAndTime(seconds) {
+  return dated.format(new Date(seconds * 1000));
+}
