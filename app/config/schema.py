@@ -67,7 +67,7 @@ def _real(value: object) -> object:
 def _text(value: object) -> object:
     if not isinstance(value, str):
         raise _wrong('text (put it in quotes: "...")')
-    if re.search(r"[\x00-\x1f]", value):
+    if re.search(r"[\x00-\x1f\x7f-\xa0\u2028\u2029]", value):
         raise PydanticCustomError(
             "octavo",
             "must not hold control characters; in double quotes a backslash begins an escape, so write a Windows path "
