@@ -65,6 +65,8 @@ class Reply:
         self._handle: RequestHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._left_out_turns = 0
+        self._begun = False
+        self._stopped = False
 
     @property
     def message(self) -> Message:
@@ -88,7 +90,8 @@ class Reply:
     def stop(self) -> None:
         """End it soon with what it has. The engine frees its pages first where it can."""
         task = self._task
-        if task is None or task.done():
+        self._stopped = True
+        if task is None or task.done() or not self._begun:  # a task cancelled before its first step would run nothing
             return
         if self._handle is None:
             task.cancel()
@@ -102,8 +105,9 @@ class Reply:
             await asyncio.wait([self._task])
 
     async def _run(self, on_end: Callable[[], None]) -> None:
+        self._begun = True
         try:
-            outcome = await self._generate()
+            outcome = _Outcome("stopped") if self._stopped else await self._generate()
         except asyncio.CancelledError:
             outcome = _Outcome("stopped")
         except OctavoError as error:
