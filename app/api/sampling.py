@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from octavo.app.api.body import Body
-from octavo.app.chat.sampling import layered, make_params
+from octavo.app.chat.sampling import API_DEFAULTS, sampling_params
 from octavo.engine.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -17,18 +17,20 @@ FIELDS = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop"),
     *("top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos"),  # extensions, by vLLM's names
 )
-OPENAI_DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
 
 
-def request_params(body: Body, engine: Engine, settings: Settings, **own: Any) -> SamplingParams:
+def request_params(
+    body: Body, engine: Engine, settings: Settings, *, allow_zero_tokens: bool = False, **own: Any
+) -> SamplingParams:
     """The request's values; `own` are fields that the route read itself. Raises RequestError naming the wrong field."""
-    values = layered(
+    return sampling_params(
         {**body.named(FIELDS), **own},
-        settings.values.sampling.model_dump(),
-        engine.info.generation_defaults,
-        OPENAI_DEFAULTS,
+        settings=settings.values.sampling.model_dump(),
+        model=engine.info.generation_defaults,
+        ours=API_DEFAULTS,
+        vocab_size=engine.info.vocab_size,
+        allow_zero_tokens=allow_zero_tokens,
     )
-    return make_params(values)
 
 
 def choices_of(params: SamplingParams, count: int) -> list[SamplingParams]:

@@ -8,10 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.engine.request import SamplingParams
+from octavo.engine.sample.fields import make_params, usable_defaults
 
 Values = Mapping[str, object]
 
 PAGE_DEFAULTS: Values = {"temperature": 0.7, "top_p": 0.95}
+API_DEFAULTS: Values = {"temperature": 1.0, "top_p": 1.0}  # OpenAI's
+
+ANY_VOCABULARY = 2**31 - 1  # for values that are checked before there is a model
+
+
+def sampling_params(
+    request: Values,
+    *,
+    chat: Values | None = None,
+    settings: Values | None = None,
+    model: Values | None = None,
+    ours: Values = PAGE_DEFAULTS,
+    vocab_size: int = ANY_VOCABULARY,
+    allow_zero_tokens: bool = False,
+) -> SamplingParams:
+    """The values of a reply, put together from all who have a say. Raises RequestError naming the wrong one."""
+    usable, _ = usable_defaults(model or {}, vocab_size=vocab_size)
+    defaults = layered(chat or {}, settings or {}, usable, ours)
+    return make_params(request, vocab_size=vocab_size, defaults=defaults, allow_zero_tokens=allow_zero_tokens)
 
 
 def layered(*layers: Values) -> dict[str, object]:
@@ -22,17 +42,3 @@ def layered(*layers: Values) -> dict[str, object]:
             if value is not None:
                 values.setdefault(name, value)
     return values
-
-
-def reply_params(
-    *, chat: Values | None = None, settings: Values | None = None, model: Values | None = None
-) -> SamplingParams:
-    """The values of a chat's next reply. Raises RequestError naming the one that is out of range."""
-    values = layered(chat or {}, settings or {}, model or {}, PAGE_DEFAULTS)
-    known = {name: value for name, value in values.items() if name in SamplingParams.__slots__}
-    return SamplingParams(**known)  # type: ignore[arg-type]
-
-
-def make_params(values: Values) -> SamplingParams:
-    known = {name: value for name, value in values.items() if name in SamplingParams.__slots__}
-    return SamplingParams(**known)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from octavo.app.chat.context import Prompt, build_prompt
 from octavo.app.chat.errors import ChatBusyError, ChatError, StaleChatError, UnknownChatError
 from octavo.app.chat.live import Hub, Subscription
 from octavo.app.chat.reply import Reply
-from octavo.app.chat.sampling import reply_params
+from octavo.app.chat.sampling import ANY_VOCABULARY, sampling_params
 from octavo.app.chat.store import ChatStore
 from octavo.app.chat.types import (
     Chat,
@@ -111,7 +111,8 @@ class ChatService:
 
     def set_sampling(self, chat_id: str, values: Mapping[str, object]) -> None:
         """Replace the chat's own sampling values, from its next reply on. Raises RequestError naming a wrong one."""
-        reply_params(chat=values)
+        engine = self.host.engine
+        sampling_params(values, vocab_size=ANY_VOCABULARY if engine is None else engine.info.vocab_size)
         if not self.store.set_sampling(chat_id, values):
             raise UnknownChatError
 
@@ -212,11 +213,14 @@ class ChatService:
 
     def _prepare(self, chat_id: str, turn_id: str, engine: Engine) -> tuple[Prompt, SamplingParams]:
         """The reply's prompt and sampling values, by what the chat, the settings and the model say now."""
-        params = reply_params(
+        params = sampling_params(
+            {},
             chat=self.store.sampling(chat_id),
             settings=self.settings.values.sampling.model_dump(),
             model=engine.info.generation_defaults,
+            vocab_size=engine.info.vocab_size,
         )
+        params = replace(params, stop=(*params.stop, *engine.template.stop_strings))
         turns = self.store.branch(turn_id)
         return build_prompt(engine, turns, sequence=self.store.sequence, max_tokens=params.max_tokens), params
 
