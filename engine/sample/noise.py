@@ -48,6 +48,12 @@ def stream(seed: int, choice: int = 0) -> tuple[int, int]:
     return a, b
 
 
+def position_key(words: tuple[int, int], position: int) -> tuple[int, int]:
+    """(k0, k1) of one position of a stream, on the host."""
+    step = position * GOLDEN
+    return _mix(words[0] + step & MASK), _mix(words[1] + step & MASK)
+
+
 def position_keys(streams: Tensor, positions: Tensor) -> Tensor:
     """int64 [N, 2] of (k0, k1) from streams int64 [N, 2] and positions int64 [N], on their device."""
     return _mix_tensor((streams + (positions * GOLDEN)[:, None]) & MASK)
