@@ -143,7 +143,12 @@ def _put_together(
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
     }
     rows = config.max_running if config.paged_attention else min(config.max_running, size.num_pages[0] - 1)
-    return EngineParts(core, config, info, size.page_size, rows, tokenizer, template, end_ids, settings)
+
+    def prepare_thread() -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+
+    return EngineParts(core, config, info, size.page_size, rows, tokenizer, template, end_ids, settings, prepare_thread)
 
 
 def _scheduler(config: EngineConfig, cache: KVCache, size: CacheSize, device: torch.device) -> Scheduler:

@@ -81,6 +81,7 @@ class EngineParts:
     template: ChatTemplate | None = None
     end_ids: frozenset[int] = frozenset()
     settings: dict[str, object] = field(default_factory=dict)
+    prepare_thread: Callable[[], None] = lambda: None  # run once in the engine's thread: the current device is a thread's
 
 
 class Engine:
@@ -237,6 +238,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
+            self._parts.prepare_thread()
             while self._take_messages():
                 self._last_step_s = time.monotonic()
                 if not self._core.step() and self._core.has_work:
