@@ -40,6 +40,8 @@ def build_tokenizer(meta: Metadata, context_length: int) -> PreTrainedTokenizerF
     if kind == "gpt2":
         backend, add_bos = _byte_level(meta, tokens)
     elif kind == "llama":
+        if _is_gemma(meta):  # runs of spaces are pieces here, and the only ones the file spells with spaces
+            tokens = [_SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
         backend, add_bos = _sentencepiece(meta, tokens)
     else:
         raise UnsupportedModelError(
@@ -62,16 +64,21 @@ def build_tokenizer(meta: Metadata, context_length: int) -> PreTrainedTokenizerF
 
 def _byte_level(meta: Metadata, tokens: Sequence[str]) -> tuple[Tokenizer, bool]:
     rule = _word_rule(meta)
-    merges = []
-    for merge in meta.texts("tokenizer.ggml.merges"):
-        left, space, right = merge.partition(" ")
-        if not (left and space and right):
-            raise meta.error(f"the merge {merge!r} of its tokenizer is not two parts.")
-        merges.append((left, right))
-    backend = Tokenizer(_bpe(meta, _vocabulary(meta, tokens), merges, ignore_merges=rule.whole_words))
+    backend = Tokenizer(_bpe(meta, _vocabulary(meta, tokens), _merges(meta), ignore_merges=rule.whole_words))
     backend.pre_tokenizer = rule.pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     return backend, rule.add_bos
+
+
+def _merges(meta: Metadata) -> list[tuple[str, str]]:
+    """The pairs the file lists; a pair is parted by its first space that is not its first letter."""
+    merges = []
+    for merge in meta.texts("tokenizer.ggml.merges"):
+        cut = merge.find(" ", 1)
+        if cut < 0 or cut == len(merge) - 1:
+            raise meta.error(f"the merge {merge!r} of its tokenizer is not two parts.")
+        merges.append((merge[:cut], merge[cut + 1 :]))
+    return merges
 
 
 def _word_rule(meta: Metadata) -> WordRule:
@@ -87,26 +94,19 @@ def _word_rule(meta: Metadata) -> WordRule:
 
 
 def _sentencepiece(meta: Metadata, tokens: Sequence[str]) -> tuple[Tokenizer, bool]:
-    gemma = meta.architecture.startswith("gemma")
-    if gemma:  # runs of spaces are pieces here; the file spells them as spaces, the pieces around them do not
-        tokens = [_SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
-        ranks: Sequence[float] = range(0, -len(tokens), -1)  # merges follow the pieces' order, not their scores
-    else:
-        ranks = meta.numbers("tokenizer.ggml.scores").tolist()
-        if len(ranks) != len(tokens):
-            raise meta.error(f"its tokenizer has {len(tokens)} tokens but {len(ranks)} scores.")
+    gemma = _is_gemma(meta)
     vocabulary = _vocabulary(meta, tokens)
-    unknown = meta.whole("tokenizer.ggml.unknown_token_id", 0)
-    backend = Tokenizer(
-        _bpe(
-            meta,
-            vocabulary,
-            merges_from_scores(vocabulary, ranks),
-            unk_token=_token(meta, tokens, unknown),
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
+    if "tokenizer.ggml.merges" in meta:
+        merges = _merges(meta)
+    elif gemma:  # merges follow the pieces' order, not their scores
+        merges = merges_from_scores(vocabulary, range(0, -len(tokens), -1))
+    else:
+        scores = meta.numbers("tokenizer.ggml.scores")
+        if len(scores) != len(tokens):
+            raise meta.error(f"its tokenizer has {len(tokens)} tokens but {len(scores)} scores.")
+        merges = merges_from_scores(vocabulary, scores.tolist())
+    unknown = _token(meta, tokens, meta.whole("tokenizer.ggml.unknown_token_id", 0))
+    backend = Tokenizer(_bpe(meta, vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = meta.flag("tokenizer.ggml.add_space_prefix", not gemma)
     steps = [normalizers.Prepend(_SPACE)] if prefix else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
@@ -119,18 +119,19 @@ def _sentencepiece(meta: Metadata, tokens: Sequence[str]) -> tuple[Tokenizer, bo
     return backend, True
 
 
+def _is_gemma(meta: Metadata) -> bool:
+    return meta.architecture.startswith("gemma")
+
+
 def merges_from_scores(vocabulary: Mapping[str, int], ranks: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to join two pieces into a third, best score of the result first; equal ones by the ids of the parts."""
+    """Every way to join two pieces into a third: best score of the result first, then the longest left part."""
     found = []
     for piece, index in vocabulary.items():
         for cut in range(1, len(piece)):
-            left = vocabulary.get(piece[:cut])
-            if left is not None:
-                right = vocabulary.get(piece[cut:])
-                if right is not None:
-                    found.append((-ranks[index], index, left, right, piece, cut))
+            if piece[:cut] in vocabulary and piece[cut:] in vocabulary:
+                found.append((-ranks[index], -cut, cut - len(piece), index, piece))
     found.sort()
-    return [(piece[:cut], piece[cut:]) for *_, piece, cut in found]
+    return [(piece[:-minus], piece[-minus:]) for _, minus, _, _, piece in found]
 
 
 def _vocabulary(meta: Metadata, tokens: Sequence[str]) -> dict[str, int]:
@@ -140,7 +141,7 @@ def _vocabulary(meta: Metadata, tokens: Sequence[str]) -> dict[str, int]:
     for index, token in enumerate(tokens):
         if types[index] == _UNUSED and _PADDING.fullmatch(token):
             continue
-        vocabulary.setdefault(token, index)
+        vocabulary[token] = index  # of two spelled alike the later one counts, as in the reference implementation
     return vocabulary
 
 
