@@ -1,7 +1,7 @@
 """The operations between matrix products on the CPU: few calls, since each costs 1 to 2 us, and float32 inside.
 
 Measured with AVX-512, one thread, hidden size 576, for 1 and 512 tokens: torch's rms_norm 15 and 950 us, this one 10
-and 200; rotary in halves 15 and 1800 us, as one complex product 8 and 270. Mixed 16-bit types are what torch is slow at.
+and 200; rotary in halves 15 and 1800 us, as one complex product 8 and 270. torch is slow at mixed 16-bit types.
 """
 
 from __future__ import annotations
