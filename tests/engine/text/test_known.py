@@ -102,6 +102,15 @@ def test_a_stop_string_that_ends_within_a_token_leaves_the_rest_of_the_text(byte
     assert joined.reused == 2
 
 
+def test_ids_are_never_cut_within_a_character(byte_level: Tokenizer) -> None:
+    fresh = byte_level.encode("<|im_start|>a山<|im_end|>", allow_control=True)
+    stored = [fresh[0], *byte_level.encode("a"), *byte_level.encode("岩")[:1]]  # the same first byte
+    assert byte_level.token_bytes(stored[-1]) == "山".encode()[:1]
+    joined = join_known(byte_level, fresh, [stored])
+    assert byte_level.decode(joined.ids, skip_special=False) == "<|im_start|>a山<|im_end|>"
+    assert joined.reused == 2
+
+
 def test_a_continued_reply_goes_on_from_its_own_ids(template: ChatTemplate) -> None:
     tokenizer = template.tokenizer
     stored = [*template.render(FIRST).ids, *spelled(tokenizer, "Once there ")]
@@ -199,4 +208,5 @@ def test_a_vocabulary_without_exact_bytes_reuses_equal_ids_only() -> None:
     end = tokenizer.control_id("[END]")
     assert end is not None
     assert join_known(tokenizer, [3, end, 3], [[3, end, 1, 2]]).ids == (3, end, 3)
+    assert join_known(tokenizer, [3, end, 3], [[3, end, 1]]).ids == (3, end, 3)
     assert join_known(tokenizer, [3, end, 3], [[3, end]]).reused == 2

@@ -43,6 +43,11 @@ DEAF_STYLE = """\
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+SELF_FOLDING_STYLE = """\
+{%- set first = messages[0].content + '\\n' if messages[0].role == 'system' else '' %}
+{%- for message in messages if message.role != 'system' %}
+{{- '<|im_start|>' + message.role + '\\n' + (first if loop.first else '') + message.content + '<|im_end|>\\n' }}
+{%- endfor %}"""
 PARTS_STYLE = """\
 {%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
@@ -207,6 +212,14 @@ def test_a_template_that_drops_the_system_text_in_silence_gets_it_in_the_user_tu
     prompt = template.render([system("S1"), user("U1")])
     assert "S1\n\nU1" in prompt.text
     assert len(prompt.notices) == 1
+
+
+def test_no_text_is_lost_where_the_template_puts_the_system_text_into_a_user_turn_that_is_not_there(
+    chatml_tokenizer: Callable[[str], ChatTemplate],
+) -> None:
+    template = chatml_tokenizer(SELF_FOLDING_STYLE)
+    assert template.render([system("S1"), user("U1")]).notices == ()
+    assert "S1" in template.render([system("S1")]).text
 
 
 @pytest.mark.parametrize(
@@ -389,7 +402,10 @@ def test_tools_that_the_template_does_not_take_are_left_out_with_a_notice(gemma:
 def test_arguments_of_past_tool_calls_reach_the_template_as_objects(
     chatml_tokenizer: Callable[[str], ChatTemplate],
 ) -> None:
-    source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    source = (
+        "{% for m in messages %}{{ m.content }}"
+        "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1, "é<b>"]}'}}
     broken = {"function": {"name": "f", "arguments": '{"a'}}
     prompt = chatml_tokenizer(source).render([user("x"), assistant(None, tool_calls=[call, broken])])

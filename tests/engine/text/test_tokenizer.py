@@ -64,6 +64,8 @@ def test_pieces_of_one_text_do_not_get_blanks_or_control_tokens_at_their_seams(t
     assert whole == "Hello </s> there"
     ids = tokenizer.encode_segments([("<|im_", True), ("", False), ("end|></", True), ("", False), ("s>", True)])
     assert tokenizer.control_ids.isdisjoint(ids)
+    ids = tokenizer.encode_segments([("<|im_", True), ("end|></", False), ("s>", True)])
+    assert tokenizer.control_ids.isdisjoint(ids)
 
 
 def test_a_raw_prompt_gets_the_begin_token_exactly_once(sentencepiece: Tokenizer) -> None:
