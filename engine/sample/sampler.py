@@ -72,6 +72,7 @@ class Sampler:
     def __init__(self, vocab_size: int, max_rows: int, device: torch.device, valid_vocab: int | None = None) -> None:
         self.vocab_size = min(vocab_size, valid_vocab or vocab_size)
         self._device = torch.device(device)
+        self._row_by_row = self._device.type == "cpu"  # there, touching few tokens is worth more than large operations
         self._rows: list[_Row | None] = [None] * max_rows
         self._batches: dict[tuple[int, ...], _Batch] = {}
         self._adjust = Adjustments(self.vocab_size, self._device)
@@ -148,7 +149,6 @@ class Sampler:
     ) -> tuple[Tensor, Tensor]:
         """(ids, largest adjusted logit) of the special rows."""
         whole = len(batch.special) == len(batch.rows)
-        on_cpu = self._device.type == "cpu"
         if not whole:
             best, ids = best[batch.special_dev], ids[batch.special_dev]
             rows_dev, positions = rows_dev[batch.special_dev], positions[batch.special_dev]
@@ -159,8 +159,8 @@ class Sampler:
             best, ids = _best(raw)
         if not batch.drawn:
             return ids, best
-        if on_cpu:
-            return self._draw_on_cpu(batch, raw, best, ids, positions), best
+        if self._row_by_row:
+            return self._draw_rows(batch, raw, best, ids, positions), best
         if len(batch.drawn) < len(batch.special):
             raw, rows_dev, positions = (part[batch.drawn_dev] for part in (raw, rows_dev, positions))
         drawn = draw_torch(
@@ -173,7 +173,7 @@ class Sampler:
         )
         return ids.index_copy(0, batch.drawn_dev, drawn), best
 
-    def _draw_on_cpu(self, batch: _Batch, raw: Tensor, best: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
+    def _draw_rows(self, batch: _Batch, raw: Tensor, best: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
         scores, bests, at, chosen = raw.numpy(), best.tolist(), positions.tolist(), ids.tolist()
         for place in batch.drawn:
             row = batch.rows[batch.special[place]]
