@@ -231,7 +231,7 @@ def _attend_decode(piece: DecodePiece, spec: AttnSpec, kv: LayerKV, q: Tensor, o
         k, v = k[:, :, piece.begin : piece.end], v[:, :, piece.begin : piece.end]
     queries = q.reshape(rows, heads, group, spec.qk_dim)
     result = out.view(rows, heads, group, spec.v_dim)
-    if spec.softcap is None and lse is None and not piece.empty_rows:
+    if q.device.type == "cpu" and spec.softcap is None and lse is None and not piece.empty_rows:
         if k.dtype != q.dtype:
             k, v = k.to(q.dtype), v.to(q.dtype)
         mask = None if piece.visible is None else piece.additive_mask(q.dtype)
@@ -258,7 +258,9 @@ def _attend_prefill(
     result = out.unflatten(1, (heads, group)).permute(1, 2, 0, 3)
     past = piece.kv_len - piece.q_len
     windowed = spec.window is not None and piece.kv_len > spec.window
-    plain = spec.softcap is None and lse is None and past >= 0 and count > 0
+    # On CUDA this is the textbook path, and the library's fused kernels there want masks and keys aligned in ways that
+    # slices of them are not.
+    plain = q.device.type == "cpu" and spec.softcap is None and lse is None and past >= 0 and count > 0
     needs_mask = windowed or (spec.causal and past > 0)
     if not plain:
         size = max(1, MAX_SCORES // max(1, spec.q_heads * count))

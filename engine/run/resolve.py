@@ -162,7 +162,7 @@ def _budget_limit(config: EngineConfig, free: int, device: torch.device) -> int:
     if config.kv_memory_bytes is not None:
         if config.kv_memory_bytes > free:
             raise MemoryExhaustedError(
-                f"engine.kv_memory is {config.kv_memory_bytes / GIB:.2f} GiB; {free / GIB:.2f} GiB are free on {device}.",
+                f"engine.kv_memory is {config.kv_memory_bytes / GIB:.2f} GiB; {free / GIB:.2f} are free on {device}.",
                 remedy="Lower engine.kv_memory or set it to auto.",
             )
         return config.kv_memory_bytes

@@ -74,7 +74,7 @@ def test_a_context_beyond_the_models_own_is_cut_with_a_notice(caplog: pytest.Log
 def test_memory_that_holds_no_chat_is_refused_with_the_setting_to_change() -> None:
     with pytest.raises(MemoryExhaustedError, match=r"engine\.kv_memory"):
         resolve.resolve_cache(EngineConfig(kv_memory_bytes=100_000), [group()], 4096, torch.float32, CPU)
-    with pytest.raises(MemoryExhaustedError, match=r"1\.00 GiB are free"):
+    with pytest.raises(MemoryExhaustedError, match=r"1\.00 are free"):
         resolve.resolve_cache(EngineConfig(kv_memory_bytes=2048 * MIB), [group()], 4096, torch.float32, CPU)
 
 
