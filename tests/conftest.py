@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ def missing(reason: str) -> None:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(f"on CI this must be at hand: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def at_hand() -> Callable[[str], None]:
+    """Called with what is not at hand: skips the test, or fails it on CI."""
+    return missing
 
 
 @pytest.fixture(scope="session")

@@ -50,8 +50,8 @@ def remove_model(model_id: str, cache: Path | None = None) -> int:
         _delete(folder)
         return size
     repository, _, variant = model_id.partition(":")
-    folder = _hub_folder(repository)
-    if "/" not in repository or not folder.is_dir():
+    folder = hub.repository_folder(repository)
+    if repository.count("/") != 1 or not folder.is_dir():
         raise ModelNotFoundError(
             f"{model_id} is not in the Hugging Face cache.",
             remedy="`octavo models list` shows what is; files of your own you delete yourself.",
@@ -72,13 +72,6 @@ def _delete(folder: Path) -> None:
         raise LibraryError(
             f"{folder} could not be deleted ({error.strerror or error}).", remedy="Unload the model and try again."
         ) from error
-
-
-def _hub_folder(repo_id: str) -> Path:
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo_id, repo_type="model")
 
 
 def _in_hub_cache() -> Iterator[LocalModel]:

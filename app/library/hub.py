@@ -60,12 +60,16 @@ def find_cached(
     return folder
 
 
+def repository_folder(repo_id: str, cache: Path | None = None) -> Path:
+    """Where the hub's cache keeps a repository, whether it is there or not."""
+    from huggingface_hub import constants
+
+    return Path(cache or constants.HF_HUB_CACHE) / f"models--{repo_id.replace('/', '--')}"
+
+
 def snapshot_folder(repo_id: str, revision: str = "main", cache: Path | None = None) -> Path | None:
     """Where the cache keeps this revision, complete or not."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    root = Path(cache or constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo_id, repo_type="model")
+    root = repository_folder(repo_id, cache)
     commit = revision
     with suppress(OSError):
         commit = (root / "refs" / revision).read_text(encoding="utf-8").strip()
@@ -262,7 +266,13 @@ def _download(
         stop_if(cancelled)
         with _Plain(repo_id, commit, place):
             path = Path(
-                hf_hub_download(repo_id, file.name, revision=commit, cache_dir=place, tqdm_class=meter.bar_class())
+                hf_hub_download(
+                    repo_id,
+                    file.name,
+                    revision=commit,
+                    cache_dir=place,
+                    tqdm_class=meter.bar_class(),
+                )
             )
         if not there[file.name]:
             meter.finish(file.size)

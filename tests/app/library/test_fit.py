@@ -1,0 +1,73 @@
+"""The estimate of what a model needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from octavo.app.library.fit import Fit, estimate_fit, kv_bytes, longest_context
+from octavo.app.library.inspect import report
+from octavo.engine.errors import CheckpointError
+from octavo.engine.model.spec import ModelSpec
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+}
+
+
+def test_keys_and_values_are_counted_by_layer_head_and_token() -> None:
+    spec = ModelSpec.from_config(LLAMA)
+    assert kv_bytes(spec, 2, 100) == 3 * 2 * (2 * 16) * 2 * 100
+
+
+def test_a_window_bounds_what_a_layer_keeps() -> None:
+    spec = ModelSpec.from_config({**LLAMA, "model_type": "mistral", "sliding_window": 64})
+    assert kv_bytes(spec, 2, 500) == kv_bytes(spec, 2, 64)
+
+
+def test_the_longest_chat_is_exactly_what_fits() -> None:
+    spec = ModelSpec.from_config(LLAMA)
+    budget = kv_bytes(spec, 2, 300)
+    assert longest_context(spec, 2, budget) == 300
+    assert longest_context(spec, 2, budget - 1) == 299
+    assert longest_context(spec, 2, 10**12) == 512
+    assert longest_context(spec, 2, -5) == 0
+
+
+def test_the_sentence_says_what_to_do() -> None:
+    fit = Fit("m", "cpu", 4096, 4096, 2**30, 2**28, 2**26, 2**31)
+    assert fit.sentence() == "m needs about 1.3 GiB on cpu for a chat of 4096 tokens; 2.0 GiB are free. It fits."
+    assert "model.context_length: 900" in replace(fit, free_bytes=2**30, longest_context=900).sentence()
+    assert "Choose a smaller model" in replace(fit, free_bytes=2**20, longest_context=0).sentence()
+
+
+def test_the_starter_needs_what_its_size_says(starter_path: Path) -> None:
+    fit = estimate_fit(starter_path, device="cpu", dtype="bfloat16", context_length=1000)
+    assert fit.weight_bytes == pytest.approx(134.5e6 * 2, rel=0.01)
+    assert fit.kv_bytes == 30 * 2 * 3 * 64 * 2 * 1000
+    assert fit.context_length == 1000
+    assert fit.fits is (fit.total_bytes <= fit.free_bytes)
+    assert estimate_fit(starter_path, device="cpu", context_length=10**6).context_length == 8192
+
+
+def test_inspecting_reads_the_headers(starter_path: Path, tmp_path: Path) -> None:
+    text = report(starter_path)
+    assert "LlamaForCausalLM" in text
+    assert "134.5 million in 272 tensors" in text
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(starter_path.read_bytes()[:1_000_000])
+    with pytest.raises(CheckpointError, match=r"cut\.gguf cannot be loaded"):
+        report(cut)

