@@ -1,4 +1,4 @@
-"""One app with a fake engine behind it, served for real."""
+"""Apps with a fake engine behind them, served for real."""
 
 from __future__ import annotations
 
@@ -32,23 +32,44 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         yield start
 
 
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
+@pytest.fixture(scope="session")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, FakeEngine]]:
+    """One server for all tests that change nothing about it: starting one takes as long as thirty requests."""
+    engine = FakeEngine()
+    config = settings(tmp_path_factory.mktemp("config"))
+    with running(create_app(config, ready_host(engine, config), ChatStore(None))) as address:
+        yield address, engine
 
 
 @pytest.fixture
-def url(serve: Serve, engine: FakeEngine) -> str:
-    return serve(engine)
+def engine(_shared: tuple[str, FakeEngine]) -> FakeEngine:
+    """The shared server's engine, with nothing remembered of earlier tests."""
+    engine = _shared[1]
+    assert engine.is_idle
+    engine.forget()
+    return engine
 
 
 @pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=10) as client:
-        yield client
+def url(_shared: tuple[str, FakeEngine], engine: FakeEngine) -> str:
+    return _shared[0]
+
+
+@pytest.fixture(scope="session")
+def _clients(_shared: tuple[str, FakeEngine]) -> Iterator[tuple[httpx.Client, OpenAI]]:
+    address = _shared[0]
+    with (
+        httpx.Client(base_url=address, timeout=10) as http,
+        OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=10) as client,
+    ):
+        yield http, client
 
 
 @pytest.fixture
-def client(url: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=10) as client:
-        yield client
+def http(_clients: tuple[httpx.Client, OpenAI], engine: FakeEngine) -> httpx.Client:
+    return _clients[0]
+
+
+@pytest.fixture
+def client(_clients: tuple[httpx.Client, OpenAI], engine: FakeEngine) -> OpenAI:
+    return _clients[1]

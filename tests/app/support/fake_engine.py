@@ -238,6 +238,11 @@ class FakeEngine:
             self._held = False
             self._lock.notify_all()
 
+    def forget(self) -> None:
+        with self._lock:
+            for memory in (self.submitted, self.prompts, self.finished, self._cache):
+                memory.clear()
+
     @property
     def is_idle(self) -> bool:
         with self._lock:
