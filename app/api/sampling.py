@@ -37,4 +37,4 @@ def choices_of(params: SamplingParams, count: int) -> list[SamplingParams]:
     """`count` choices to one prompt: a given seed makes them different, but the same the next time."""
     if params.seed is None:
         return [params] * count
-    return [replace(params, seed=(params.seed + index) % 2**63) for index in range(count)]
+    return [params, *(replace(params, seed=(params.seed + index) % 2**63) for index in range(1, count))]

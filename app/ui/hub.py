@@ -173,4 +173,4 @@ class Hub:
 
 
 def _summary(chat: ChatSummary) -> list[Any]:
-    return [chat.id, chat.title, round(chat.updated_s), chat.generating]
+    return [chat.id, chat.title, round(chat.updated_s, 3), chat.generating]

@@ -63,13 +63,13 @@ def build_blocks() -> gradio.Blocks:
     fills the panels by their ids."""
     import gradio
 
-    with gradio.Blocks(title=TITLE, analytics_enabled=False, fill_height=True, fill_width=True) as blocks:
-        with gradio.Row(elem_id="octavo"):
-            gradio.Column(elem_id="octavo-chats")
-            with gradio.Column(elem_id="octavo-main"):
-                gradio.Row(elem_id="octavo-header")
-                gradio.Column(elem_id="octavo-talk")
-                gradio.Column(elem_id="octavo-composer")
+    blocks = gradio.Blocks(title=TITLE, analytics_enabled=False, fill_height=True, fill_width=True)
+    with blocks, gradio.Row(elem_id="octavo"):
+        gradio.Column(elem_id="octavo-chats")
+        with gradio.Column(elem_id="octavo-main"):
+            gradio.Row(elem_id="octavo-header")
+            gradio.Column(elem_id="octavo-talk")
+            gradio.Column(elem_id="octavo-composer")
     return blocks
 
 
