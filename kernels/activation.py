@@ -77,4 +77,6 @@ def _gated_kernel(gate_up_ptr, out_ptr, stride, SIZE: tl.constexpr, BLOCK: tl.co
         y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     else:
         y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(out_ptr + token * SIZE + col, (y.to(gate.dtype).to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=mask)
+    tl.store(
+        out_ptr + token * SIZE + col, (y.to(gate.dtype).to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=mask
+    )

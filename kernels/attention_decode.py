@@ -12,7 +12,7 @@ the keys and values read.
 import triton
 import triton.language as tl
 
-from octavo.kernels.attention_tile import attend_tiles, page_slots, softcapped
+from octavo.kernels.attention_tile import attend_tiles, softcapped, tile_offsets, tile_pages
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def decode_kernel(
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """SPLIT: out float32 [rows, Hq, splits, Dv] and base-2 lse [rows, Hq, splits]; else out [rows, Hq, Dv], lse natural."""
+    """SPLIT: out is float32 [rows, Hq, splits, Dv], lse base-2 [rows, Hq, splits]; else [rows, Hq, Dv], natural lse."""
     split = tl.program_id(0)
     row = tl.program_id(2).to(tl.int64)
     HEAD_TILES: tl.constexpr = (GROUP + BLOCK_M - 1) // BLOCK_M
@@ -92,7 +92,7 @@ def decode_kernel(
     first, end = visible_keys(kv_len_ptr, q_pos_ptr, row, window, WINDOW, CAUSAL)
     start, length = split_length(first, end, num_splits, BLOCK_N, MIN_TILES)
     lo = start + split * length
-    if SPLIT:
+    if SPLIT:  # noqa: SIM102 - only the outer test is decided at compile time
         if lo >= end:
             return
     hi = tl.minimum(lo + length, end)
@@ -125,7 +125,8 @@ def decode_kernel(
             at = tl.multiple_of(at, BLOCK_N)
             cols = at + tl.arange(0, BLOCK_N)
             seen = (cols >= first) & (cols < end)
-            page, offset = page_slots(table_ptr, at, cols, seen, PAGE_SIZE, BLOCK_N)
+            page = tile_pages(table_ptr, at, first, end, PAGE_SIZE, BLOCK_N)
+            offset = tile_offsets(at, PAGE_SIZE, BLOCK_N)
             k_tile = k_base + (page * k_page_stride + offset * k_slot_stride)[:, None] + col_d[None, :]
             v_tile = v_base + (page * v_page_stride + offset * v_slot_stride)[:, None] + col_v[None, :]
             k = tl.load(k_tile, mask=seen[:, None] & (col_d < DIM)[None, :], other=0.0)

@@ -11,15 +11,27 @@ import triton.language as tl
 
 
 @triton.jit
-def page_slots(table_ptr, start, cols, in_range, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(physical page, offset in it) of tokens `cols` = start .. start + BLOCK_N; the page is one number a tile if it can."""
+def tile_pages(table_ptr, start, first_key, end_key, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Physical pages of tokens start .. start + BLOCK_N: one number where a page holds whole tiles, else one a token.
+
+    Entries for tokens outside [first_key, end_key) are not read.
+    """
     if PAGE_SIZE % BLOCK_N == 0:
-        page = tl.load(table_ptr + start // PAGE_SIZE).to(tl.int64)
+        page = tl.load(table_ptr + start // PAGE_SIZE, mask=start < end_key, other=0).to(tl.int64)
+    else:
+        cols = start + tl.arange(0, BLOCK_N)
+        page = tl.load(table_ptr + cols // PAGE_SIZE, mask=(cols >= first_key) & (cols < end_key), other=0).to(tl.int64)
+    return page
+
+
+@triton.jit
+def tile_offsets(start, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Offsets in their page of tokens start .. start + BLOCK_N."""
+    if PAGE_SIZE % BLOCK_N == 0:
         offset = start % PAGE_SIZE + tl.arange(0, BLOCK_N)
     else:
-        page = tl.load(table_ptr + cols // PAGE_SIZE, mask=in_range, other=0).to(tl.int64)
-        offset = cols % PAGE_SIZE
-    return page, offset
+        offset = (start + tl.arange(0, BLOCK_N)) % PAGE_SIZE
+    return offset
 
 
 @triton.jit
@@ -67,14 +79,12 @@ def attend_tiles(
     """
     col_d = tl.arange(0, BLOCK_D)
     col_v = tl.arange(0, BLOCK_V)
+    page = tile_pages(table_ptr, lo, first_key, end_key, PAGE_SIZE, BLOCK_N)
     for start in range(lo, hi, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
         cols = start + tl.arange(0, BLOCK_N)
-        if MASKED:
-            in_range = (cols >= first_key) & (cols < end_key)
-        else:
-            in_range = cols >= 0
-        page, offset = page_slots(table_ptr, start, cols, in_range, PAGE_SIZE, BLOCK_N)
+        in_range = (cols >= first_key) & (cols < end_key)
+        offset = tile_offsets(start, PAGE_SIZE, BLOCK_N)
         k_tile = k_base + (page * k_page_stride + offset * k_slot_stride)[:, None] + col_d[None, :]
         if MASKED:
             k = tl.load(k_tile, mask=in_range[:, None] & (col_d < DIM)[None, :], other=0.0)
@@ -106,6 +116,8 @@ def attend_tiles(
             v = tl.load(v_tile)
         else:
             v = tl.load(v_tile, mask=(col_v < V_DIM)[None, :], other=0.0)
+        # a tile ahead, so that the copies of keys and values never wait for the page table
+        page = tile_pages(table_ptr, start + BLOCK_N, first_key, end_key, PAGE_SIZE, BLOCK_N)
         acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision=PRECISION)
         peak = new_peak
     return acc, peak, total

@@ -135,6 +135,7 @@ def _attention(traits: DeviceTraits, dtype: torch.dtype, shape: AttentionShape, 
 def _sampling() -> None:
     scores = _empty(4, 128256, dtype=torch.float32)
     sampling.argmax(scores)
+    sampling.sample(scores, _empty(4, dtype=torch.float32), _empty(4, 2, dtype=torch.int64))
 
 
 def _empty(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -20,7 +20,7 @@ from octavo.kernels.attention_prefill import prefill_kernel
 from octavo.kernels.device import DeviceTraits, device_traits
 
 MAX_HEAD_SIZE = 256
-BLOCKS_PER_MULTIPROCESSOR = 4  # decode programs wanted on each: enough loads in flight to saturate memory
+ROOMY = 160_000  # more shared memory than this holds the large tiles: compute capability 8.0, 9.0 and 10.0
 MIN_SPLIT_KEYS = 128  # a shorter run costs more to merge than it gains
 MERGE_RUNS = 16  # partial results a merge program reads at once
 
@@ -94,14 +94,20 @@ def attention_reference(
     return out, lse
 
 
-def decode_tile(shape: AttentionShape, dtype: torch.dtype, traits: DeviceTraits) -> tuple[Tile, bool]:
-    """The tile of the decode kernel, and whether it uses dots (else one query head a program, on vectors)."""
+def decode_tile(
+    shape: AttentionShape, dtype: torch.dtype, traits: DeviceTraits, programs: int = 0
+) -> tuple[Tile, bool]:
+    """The tile of the decode kernel, and whether it uses dots (else one query head a program, on vectors).
+
+    Deep pipelines win while all `programs` are resident at once, more resident programs otherwise (measured on an
+    H200 at head sizes 64 and 128, 1 to 64 rows).
+    """
     width = max(padded(shape.dim), padded(shape.v_dim))
     if dtype == torch.float32 or not traits.tensor_cores:
         return Tile(m=1, n=max(16, min(64, 4096 // width)), warps=4, stages=2), False
     m = min(64, max(16, triton.next_power_of_2(shape.group)))
-    n = 64 if width <= 128 else 32
-    return Tile(m=m, n=n, warps=4, stages=3 if traits.shared_bytes > 160_000 else 2), True
+    deep = width > 64 and traits.shared_bytes > ROOMY and programs <= 3 * traits.multiprocessors
+    return Tile(m=m, n=min(128, 8192 // width), warps=4, stages=3 if deep else 2), True
 
 
 def prefill_tile(shape: AttentionShape, max_q: int, dtype: torch.dtype, traits: DeviceTraits) -> Tile:
@@ -109,15 +115,15 @@ def prefill_tile(shape: AttentionShape, max_q: int, dtype: torch.dtype, traits: 
     width = max(padded(shape.dim), padded(shape.v_dim))
     if dtype == torch.float32:
         return Tile(m=32 if width <= 128 else 16, n=32, warps=4, stages=1)
+    n = 64 if width <= 128 else 32
     rows = max_q * shape.group
     if rows <= 32:
-        return Tile(m=16, n=64 if width <= 128 else 32, warps=4, stages=2)
-    roomy = traits.shared_bytes > 160_000
-    if rows <= 512 or (width > 128 and not roomy):
-        return Tile(m=64, n=64 if width <= 128 else 32, warps=4, stages=2)
-    if width > 128:
-        return Tile(m=128, n=64, warps=8, stages=2)
-    return Tile(m=128, n=64, warps=8, stages=3 if roomy else 2)
+        return Tile(m=16, n=n, warps=4, stages=2)
+    if width <= 64:
+        return Tile(m=64, n=128, warps=4, stages=2)
+    if rows <= 512 or traits.shared_bytes <= ROOMY:
+        return Tile(m=64, n=n, warps=4, stages=2)
+    return Tile(m=128, n=64, warps=8, stages=3 if width <= 128 else 2)
 
 
 def split_count(shape: AttentionShape, rows: int, max_kv: int, dtype: torch.dtype, traits: DeviceTraits) -> int:
@@ -125,7 +131,9 @@ def split_count(shape: AttentionShape, rows: int, max_kv: int, dtype: torch.dtyp
     tile, dot = decode_tile(shape, dtype, traits)
     heads = shape.kv_heads * triton.cdiv(shape.group, tile.m) if dot else shape.q_heads
     keys = max_kv if shape.window is None else min(max_kv, shape.window + tile.n)
-    wanted = triton.cdiv(BLOCKS_PER_MULTIPROCESSOR * traits.multiprocessors, max(1, rows * heads))
+    width = max(padded(shape.dim), padded(shape.v_dim))
+    programs = max(2, 256 // width) * traits.multiprocessors  # narrower heads need more of them to fill the memory bus
+    wanted = triton.cdiv(programs, max(1, rows * heads))
     return max(1, min(wanted, keys // MIN_SPLIT_KEYS))
 
 
@@ -155,7 +163,10 @@ def decode_attention(
     """
     if rows == 0:
         return
-    tile, dot = decode_tile(shape, q.dtype, device_traits(q.device))
+    traits = device_traits(q.device)
+    tile, _ = decode_tile(shape, q.dtype, traits)
+    head_programs = shape.kv_heads * triton.cdiv(shape.group, tile.m)
+    tile, dot = decode_tile(shape, q.dtype, traits, programs=splits * head_programs * rows)
     min_tiles = max(1, MIN_SPLIT_KEYS // tile.n)
     if splits > 1:
         if scratch is None:
@@ -165,7 +176,6 @@ def decode_attention(
     else:
         target, target_lse = out, out if lse is None else lse
     window = 0 if shape.window is None else shape.window
-    head_programs = shape.kv_heads * triton.cdiv(shape.group, tile.m)
     decode_kernel[(splits, head_programs, rows)](
         q,
         k_pages,

@@ -1,0 +1,226 @@
+"""Times the kernels on this machine's GPU at the shapes of an 8B and a 0.5B model: `python -m octavo.kernels.bench`.
+
+Every figure is the median over replays of one CUDA graph that holds several launches, each on its own buffers, so that
+neither launch gaps nor the L2 cache flatter it. GB/s counts each byte that must move once; TFLOP/s counts the causal
+half of the score matrix only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+import triton
+from torch import Tensor
+
+from octavo.kernels import activation, paged_attention, rms_norm, rope, sampling
+from octavo.kernels.device import device_traits
+from octavo.kernels.paged_attention import AttentionShape
+
+LAYER_8B = AttentionShape(32, 8, 128, 128, 128**-0.5)
+LAYER_HALF_B = AttentionShape(14, 2, 64, 64, 64**-0.5)
+ROTATED_BYTES = 512 << 20  # buffers rotated through: several times any L2 cache
+PAGE_SIZE = 16
+
+
+def measure(launches: list[Callable[[], object]], replays: int = 20) -> float:
+    """Seconds of one launch: all are captured into one graph, and the median replay is divided by their number."""
+    for launch in launches[:2]:
+        launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    times = []
+    for _ in range(3 + replays):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times[3:]) / len(launches)
+
+
+def decode_case(
+    shape: AttentionShape, rows: int, context: int, dtype: torch.dtype, page_size: int = PAGE_SIZE
+) -> tuple[float, float]:
+    """(seconds, GB/s of keys and values) of one layer's decode attention over `context` cached tokens a row."""
+    bytes_per_layer = rows * context * shape.kv_heads * (shape.dim + shape.v_dim) * dtype.itemsize
+    layers = max(2, min(64, math.ceil(ROTATED_BYTES / bytes_per_layer)))
+    per_row = math.ceil(context / page_size)
+    pages = rows * per_row + 1
+    table = (torch.randperm(pages - 1, device="cuda")[: rows * per_row] + 1).view(rows, per_row).int()
+    kv_len = torch.full((rows,), context, dtype=torch.int32, device="cuda")
+    q_pos = torch.full((rows,), context - 1, dtype=torch.int64, device="cuda")
+    q = torch.randn(rows, shape.q_heads, shape.dim, device="cuda", dtype=dtype)
+    out = torch.empty(rows, shape.q_heads, shape.v_dim, device="cuda", dtype=dtype)
+    splits = paged_attention.split_count(shape, rows, context, dtype, device_traits(q.device))
+    scratch = paged_attention.decode_scratch(shape, rows, splits, q.device)
+
+    def launch(k: Tensor, v: Tensor) -> Callable[[], None]:
+        return lambda: paged_attention.decode_attention(
+            q, k, v, table, q_pos, kv_len, out, None, shape, rows=rows, splits=splits, scratch=scratch
+        )
+
+    k, v = (
+        torch.randn(layers, pages, shape.kv_heads, page_size, dim, device="cuda", dtype=dtype)
+        for dim in (shape.dim, shape.v_dim)
+    )
+    seconds = measure([launch(k[layer], v[layer]) for layer in range(layers)])
+    return seconds, bytes_per_layer / seconds / 1e9
+
+
+def prefill_case(
+    shape: AttentionShape, rows: int, length: int, past: int, dtype: torch.dtype, page_size: int = PAGE_SIZE
+) -> tuple[float, float]:
+    """(seconds, TFLOP/s) of one layer's attention of `length` new tokens a row after `past` cached ones."""
+    total = past + length
+    per_row = math.ceil(total / page_size)
+    pages = rows * per_row + 1
+    table = (torch.randperm(pages - 1, device="cuda")[: rows * per_row] + 1).view(rows, per_row).int()
+    kv_len = torch.full((rows,), total, dtype=torch.int32, device="cuda")
+    q_start = torch.arange(rows + 1, device="cuda", dtype=torch.int32) * length
+    q_pos = torch.arange(past, total, device="cuda").repeat(rows)
+    k = torch.randn(pages, shape.kv_heads, page_size, shape.dim, device="cuda", dtype=dtype)
+    v = torch.randn(pages, shape.kv_heads, page_size, shape.v_dim, device="cuda", dtype=dtype)
+    q = torch.randn(rows * length, shape.q_heads, shape.dim, device="cuda", dtype=dtype)
+    out = torch.empty(rows * length, shape.q_heads, shape.v_dim, device="cuda", dtype=dtype)
+
+    def launch() -> None:
+        paged_attention.prefill_attention(
+            q, k, v, table, q_start, q_pos, kv_len, out, None, shape,
+            first_row=0, num_rows=rows, num_tokens=rows * length, max_q=length,
+        )  # fmt: skip
+
+    seconds = measure([launch] * 3, replays=5)
+    seen = rows * (length * past + length * (length + 1) // 2)
+    return seconds, 2 * shape.q_heads * seen * (shape.dim + shape.v_dim) / seconds / 1e12
+
+
+def library_prefill(shape: AttentionShape, rows: int, length: int, dtype: torch.dtype) -> tuple[float, float]:
+    """The same without a past by torch's own attention over dense keys and values, for comparison."""
+    q = torch.randn(rows, shape.q_heads, length, shape.dim, device="cuda", dtype=dtype)
+    k, v = (
+        torch.randn(rows, shape.kv_heads, length, dim, device="cuda", dtype=dtype).repeat_interleave(shape.group, 1)
+        for dim in (shape.dim, shape.v_dim)
+    )
+    run = torch.nn.functional.scaled_dot_product_attention
+    seconds = measure([lambda: run(q, k, v, is_causal=True)] * 3, replays=5)
+    seen = rows * (length * (length + 1) // 2)
+    return seconds, 2 * shape.q_heads * seen * (shape.dim + shape.v_dim) / seconds / 1e12
+
+
+def small_cases(
+    tokens: int, hidden: int, inner: int, shape: AttentionShape, dtype: torch.dtype
+) -> Iterator[tuple[str, float, float]]:
+    """(operation, seconds, GB/s) of the operations between matrix products of one layer."""
+    size = dtype.itemsize
+
+    def copies(bytes_moved: int) -> range:
+        return range(max(4, min(64, ROTATED_BYTES // bytes_moved)))
+
+    def random(*dims: int) -> Tensor:
+        return torch.randn(*dims, device="cuda", dtype=dtype)
+
+    weight = random(hidden)
+    moved = 4 * tokens * hidden * size
+    pairs = [(random(tokens, hidden), random(tokens, hidden)) for _ in copies(moved)]
+    seconds = measure([lambda p=p: rms_norm.add_rms_norm(*p, weight, 1e-6) for p in pairs])
+    yield "add + rms_norm", seconds, moved / seconds / 1e9
+
+    heads = shape.q_heads + 2 * shape.kv_heads
+    moved = 2 * tokens * heads * shape.dim * size
+    projections = [random(tokens, heads * shape.dim) for _ in copies(moved)]
+    slots = torch.randperm(max(tokens, PAGE_SIZE), device="cuda")[:tokens]
+    pages = math.ceil(tokens / PAGE_SIZE) + 1
+    caches = [[random(pages, shape.kv_heads, PAGE_SIZE, shape.dim) for _ in "kv"] for _ in projections]
+    table = torch.randn(8192, shape.dim, device="cuda")
+    positions = torch.arange(tokens, device="cuda") % 8192
+    cut = (shape.q_heads * shape.dim, shape.kv_heads * shape.dim, shape.kv_heads * shape.dim)
+
+    def rotate(projection: Tensor, cache: list[Tensor]) -> Tensor:
+        q, k, v = (part.unflatten(1, (-1, shape.dim)) for part in projection.split(cut, 1))
+        return rope.rope_write(q, k, v, table, positions, cache[0], cache[1], slots)
+
+    seconds = measure([lambda p=p, c=c: rotate(p, c) for p, c in zip(projections, caches)])
+    yield "rope + KV write", seconds, moved / seconds / 1e9
+    del projections, caches
+
+    moved = 3 * tokens * inner * size
+    merged = [random(tokens, 2 * inner) for _ in copies(moved)]
+    seconds = measure([lambda m=m: activation.gated(m, "silu") for m in merged])
+    yield "silu * up", seconds, moved / seconds / 1e9
+
+
+def argmax_case(rows: int, vocabulary: int) -> tuple[float, float]:
+    """(seconds, GB/s) of the greedy choice."""
+    moved = rows * vocabulary * 4
+    count = max(2, min(64, ROTATED_BYTES // moved))
+    scores = [torch.randn(rows, vocabulary, device="cuda") for _ in range(count)]
+    seconds = measure([lambda s=s: sampling.argmax(s) for s in scores])
+    return seconds, moved / seconds / 1e9
+
+
+def head() -> str:
+    """Device, versions, date and the copy bandwidth everything else is to be compared with."""
+    source = torch.randn(1 << 30, device="cuda", dtype=torch.bfloat16)
+    target = torch.empty_like(source)
+    seconds = measure([lambda: torch.neg(source, out=target)] * 4, replays=10)
+    traits = device_traits(source.device)
+    return (
+        f"{torch.cuda.get_device_name()}, {traits.multiprocessors} multiprocessors, torch {torch.__version__}, "
+        f"triton {triton.__version__}, Python {platform.python_version()}, {datetime.date.today().isoformat()}\n"
+        f"copy kernel: {2 * source.numel() * 2 / seconds / 1e9:,.0f} GB/s read and written"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the tables; 1 without a CUDA GPU."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
+    dtype = getattr(torch, parser.parse_args(arguments).dtype)
+    if not torch.cuda.is_available():
+        print("This needs a CUDA GPU.", file=sys.stderr)
+        return 1
+    print(head())
+    shapes = (("8B", LAYER_8B, 4096, 14336), ("0.5B", LAYER_HALF_B, 896, 4864))
+
+    print(f"\ndecode attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (GB/s)")
+    contexts = (512, 2048, 8192, 32768)
+    print("shape  rows " + "".join(f"{context:>18,}" for context in contexts))
+    for name, shape, _, _ in shapes:
+        for rows in (1, 8, 64):
+            cells = (decode_case(shape, rows, context, dtype) for context in contexts)
+            print(f"{name:<6} {rows:>4} " + "".join(f"{s * 1e6:>9.1f} ({g:>6,.0f})" for s, g in cells), flush=True)
+
+    print(f"\nprefill attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (TFLOP/s)")
+    for name, shape, _, _ in shapes:
+        for rows, length, past in ((1, 2048, 0), (1, 8192, 0), (8, 2048, 0), (1, 2048, 30720), (16, 32, 2048)):
+            seconds, rate = prefill_case(shape, rows, length, past, dtype)
+            label = f"{rows} x {length} after {past}"
+            print(f"{name:<6} {label:<24} {seconds * 1e6:>9.1f} ({rate:>5.0f})", flush=True)
+        seconds, rate = library_prefill(shape, 1, 8192, dtype)
+        print(f"{name:<6} {'1 x 8192 by torch':<24} {seconds * 1e6:>9.1f} ({rate:>5.0f})", flush=True)
+
+    print(f"\nsmall operations, one layer, {dtype}: microseconds (GB/s)")
+    for name, shape, hidden, inner in shapes:
+        for tokens in (1, 64, 8192):
+            cells = small_cases(tokens, hidden, inner, shape, dtype)
+            line = "".join(f"{label}: {s * 1e6:>7.1f} ({g:>6,.0f})   " for label, s, g in cells)
+            print(f"{name:<6} {tokens:>5} tokens   {line}", flush=True)
+    for rows in (1, 8, 64):
+        seconds, rate = argmax_case(rows, 128256)
+        print(f"argmax of {rows} x 128256: {seconds * 1e6:.1f} ({rate:,.0f})", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

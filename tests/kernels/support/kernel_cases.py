@@ -1,0 +1,99 @@
+"""Random paged batches with NaN wherever nobody may read, and the rule that errors are held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.paged_attention import AttentionShape, attention_reference
+
+NAN = float("nan")
+
+
+@dataclass
+class PagedBatch:
+    """Rows given as (cached tokens, query tokens); rows of one query token come first."""
+
+    q: Tensor
+    k_pages: Tensor
+    v_pages: Tensor
+    table: Tensor
+    q_start: Tensor
+    q_pos: Tensor
+    kv_len: Tensor
+    decode_rows: int
+    q_lens: list[int]
+    kv_lens: list[int]
+
+    def reference(self, shape: AttentionShape, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+        """What attention by the book gives, computed in `dtype`."""
+        return attention_reference(
+            self.q, self.k_pages, self.v_pages, self.table, self.q_start, self.q_pos, self.kv_len, shape, dtype
+        )
+
+    def poisoned_output(self, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+        """(out, lse) full of NaN."""
+        tokens, device = self.q.shape[0], self.q.device
+        out = torch.full((tokens, shape.q_heads, shape.v_dim), NAN, dtype=self.q.dtype, device=device)
+        return out, torch.full((tokens, shape.q_heads), NAN, device=device)
+
+
+def paged_batch(
+    rows: list[tuple[int, int]],
+    shape: AttentionShape,
+    page_size: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    spare_pages: int = 3,
+) -> PagedBatch:
+    """Fresh random queries, keys and values in shuffled pages.
+
+    The trash page, pages nobody owns and the unused end of each row's last page hold NaN; pages wholly before every
+    query's window were given back, so their entries point to the trash page.
+    """
+    rows = sorted(rows, key=lambda row: row[1] != 1)
+    kv_lens, q_lens = [kv for kv, _ in rows], [q for _, q in rows]
+    counts = [-(-kv // page_size) for kv in kv_lens]
+    pages = 1 + sum(counts) + spare_pages
+    order = (torch.randperm(pages - 1) + 1).tolist()
+    table = torch.zeros((len(rows), max(counts, default=0) + 2), dtype=torch.int32)
+    k_pages = torch.full((pages, shape.kv_heads, page_size, shape.dim), NAN, dtype=dtype, device=device)
+    v_pages = torch.full((pages, shape.kv_heads, page_size, shape.v_dim), NAN, dtype=dtype, device=device)
+    for row, (kv, count) in enumerate(zip(kv_lens, counts)):
+        oldest = 0 if shape.window is None else max(0, kv - q_lens[row] - shape.window + 1)
+        for page in range(count):
+            if (page + 1) * page_size <= oldest:
+                continue
+            table[row, page] = order.pop()
+            used = min(page_size, kv - page * page_size)
+            for plane in (k_pages, v_pages):
+                values = torch.randn((shape.kv_heads, used, plane.shape[3]), device=device)
+                plane[int(table[row, page]), :, :used] = values.to(dtype)
+    ends = torch.tensor([0, *q_lens]).cumsum(0)
+    positions = [torch.arange(max(0, kv - q), max(0, kv - q) + q) for kv, q in rows]
+    return PagedBatch(
+        q=torch.randn((int(ends[-1]), shape.q_heads, shape.dim), device=device).to(dtype),
+        k_pages=k_pages,
+        v_pages=v_pages,
+        table=table.to(device),
+        q_start=ends.int().to(device),
+        q_pos=torch.cat(positions).to(device),
+        kv_len=torch.tensor(kv_lens, dtype=torch.int32, device=device),
+        decode_rows=sum(q == 1 for q in q_lens),
+        q_lens=q_lens,
+        kv_lens=kv_lens,
+    )
+
+
+def assert_as_good_as_torch(actual: Tensor, torchs: Tensor, exact: Tensor, factor: float = 2.0) -> None:
+    """||actual - exact|| is at most `factor` times that of torch's own result in the same type (NaN never passes).
+
+    The slack is for cases where torch happens to be exact, and in float32 for tanh made from exp (the soft-cap).
+    """
+    scale = exact.double().norm().clamp(min=1e-30)
+    error = ((actual.double() - exact.double()).norm() / scale).item()
+    allowed = ((torchs.double() - exact.double()).norm() / scale).item()
+    slack = torch.finfo(actual.dtype).eps * (8 if actual.dtype == torch.float32 else 0.1)
+    assert error <= factor * allowed + slack, f"error {error:.3g}, torch's own {allowed:.3g}"

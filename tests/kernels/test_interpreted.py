@@ -1,0 +1,19 @@
+"""Runs the tests of interpreted/ in a process of their own, where every kernel is interpreted on the CPU."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_kernels_equal_their_references_under_the_interpreter():
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    tests = Path(__file__).parent / "interpreted"
+    command = [sys.executable, "-m", "pytest", str(tests), "-p", "no:cacheprovider", "--durations=5"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
+    print(done.stdout[-6000:], done.stderr[-2000:])
+    assert done.returncode == 0
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 50
