@@ -31,7 +31,9 @@ export class Composer {
       if (this.writing) actions.stop();
       else this.send();
     };
-    this.box.onclick = (event) => event.target === this.box && this.text.focus();
+    this.box.addEventListener("click", (event) => {
+      if (event.target === this.box) this.text.focus();
+    });
     this.hint = h("p", { class: "hint", id: "composer-hint", "aria-live": "polite" });
     panel.append(this.box, this.hint);
     this.say(null);

@@ -56,8 +56,8 @@ def words(text: str) -> list[str]:
 
 
 def script(message: str) -> Iterator[Piece]:
-    """clock N: the time in ms, N times · echo TEXT · read N TEXT: N steps of reading first · think TEXT · fail · long ·
-    anything else: a story."""
+    """clock N: the time in ms, N times · echo TEXT · read N TEXT: N steps of reading first · think TEXT · fail ·
+    long · book: the same, fast · anything else: a story."""
     command, _, rest = message.strip().partition(" ")
     if command == "clock":
         for _ in range(int(rest)):
@@ -78,5 +78,8 @@ def script(message: str) -> Iterator[Piece]:
         raise ValueError("The scores were not numbers.")
     elif command == "long":
         yield from words(LONG)
+    elif command == "book":
+        for start in range(0, len(LONG), 300):
+            yield LONG[start : start + 300]
     else:
         yield from words(ESSAY)

@@ -1,6 +1,6 @@
-"""A process with the real server, the real page and a scripted engine: python serve.py FOLDER [ready|slow|fail]
+"""A process with the real server, the real page and a scripted engine: python serve.py FOLDER
 
-Writes its port to FOLDER/port. With "slow" the model loads until FOLDER/go exists.
+Writes its port to FOLDER/port. While FOLDER/slow exists the model goes on loading; while FOLDER/fail exists it fails.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from octavo.app.server import create_app  # noqa: E402
 from octavo.engine.errors import LoadError  # noqa: E402
 
 
-def main(folder: Path, load: str) -> None:
+def main(folder: Path) -> None:
     def build(source: object, config: object, report: Report) -> ScriptedEngine:
-        if load == "fail" and not (folder / "go").exists():
+        if (folder / "fail").exists():
             raise LoadError("The file model.gguf is cut off after 12 MiB.", remedy="Download it again.")
         begun = time.monotonic()
         total = 92_871_040
-        while load == "slow" and not (folder / "go").exists():
+        while (folder / "slow").exists():
             report("downloading", min(total, int((time.monotonic() - begun) * 9e6)), total, "package index")
             time.sleep(0.05)
         return ScriptedEngine(script)
@@ -54,4 +54,4 @@ def main(folder: Path, load: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "ready")
+    main(Path(sys.argv[1]))

@@ -1,0 +1,176 @@
+"""A real server process, a real Chromium: one of each for all tests, a fresh browser context for every test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+SUPPORT = Path(__file__).parent / "support"
+SERVE = SUPPORT / "serve.py"
+NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome", "msedge")
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-component-update", "--disable-background-networking"]
+
+
+sys.path.insert(0, str(SUPPORT))
+
+
+def _missing(reason: str) -> None:
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(f"on CI this must be at hand: {reason}")
+    pytest.skip(reason)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("browser")
+
+
+@dataclass
+class Server:
+    """A running server process; `folder` holds its chats."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{(self.folder / 'port').read_text(encoding='utf-8')}"
+
+    def start(self) -> None:
+        environment = {**os.environ, "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
+        environment["OCTAVO_DATA_DIR"] = str(self.folder / "data")
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(SERVE), str(self.folder)], stdout=log, stderr=log, env=environment
+            )
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/api/status", timeout=2):
+                    return
+            except OSError:
+                time.sleep(0.1)
+        pytest.fail(f"the server did not start: {self.log()}")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(20)
+            self.process = None
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+
+@pytest.fixture(scope="session")
+def make_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
+    """Starts servers, with the named marks in their folders, that live until the end of the session."""
+    servers: list[Server] = []
+
+    def make(*marks: str) -> Server:
+        server = Server(tmp_path_factory.mktemp("server"))
+        for mark in marks:
+            (server.folder / mark).touch()
+        servers.append(server)
+        server.start()
+        return server
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(browser: object, make_server: Callable[..., Server]) -> Server:
+    """The server that most tests share."""
+    return make_server()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """The system's Chromium (or OCTAVO_CHROMIUM); nothing is downloaded."""
+    path = os.environ.get("OCTAVO_CHROMIUM") or next((found for name in NAMES if (found := shutil.which(name))), None)
+    if path is None:
+        _missing("no Chromium is installed")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _missing("playwright is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    """A browser context whose pages are watched: what they asked for, what went wrong, what the socket carried."""
+
+    context: object
+    own: str
+    outside: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
+
+    def watch(self, page: object) -> None:
+        page.set_default_timeout(15_000)
+        page.on("request", lambda request: self._request(request.url))
+        page.on("pageerror", lambda error: self.errors.append(f"page error: {error}"))
+        page.on("console", lambda message: self._console(message))
+        page.on("websocket", self._socket)
+
+    def _request(self, url: str) -> None:
+        if not url.startswith((self.own, "data:", "blob:")):
+            self.outside.append(url)
+
+    def _console(self, message: object) -> None:
+        if message.type == "error" and "ERR_CONNECTION_REFUSED" not in message.text:
+            self.errors.append(f"console: {message.text}")
+
+    def _socket(self, socket: object) -> None:
+        if not socket.url.startswith(self.own.replace("http", "ws", 1)):
+            self.outside.append(socket.url)
+        socket.on("framereceived", lambda frame: self.received.append(frame))
+
+
+@pytest.fixture
+def open_context(browser: object) -> Iterator[Callable[..., Watched]]:
+    """Makes fresh contexts; in the end none of their pages may have failed or asked for anything outside."""
+    made: list[Watched] = []
+
+    def make(server: Server, **options: object) -> Watched:
+        context = browser.new_context(locale="en-US", **options)
+        watched = Watched(context, server.url)
+        context.on("page", watched.watch)
+        made.append(watched)
+        return watched
+
+    yield make
+    for watched in made:
+        watched.context.close()
+    assert [url for watched in made for url in watched.outside] == []
+    assert [error for watched in made for error in watched.errors] == []
+
+
+@pytest.fixture
+def watched(server: Server, open_context: Callable[..., Watched]) -> Watched:
+    return open_context(server, viewport={"width": 1280, "height": 800})
+
+
+@pytest.fixture
+def page(watched: Watched, server: Server) -> object:
+    """An open page with an empty chat."""
+    page = watched.context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    return page

@@ -1,0 +1,282 @@
+"""One tab: sending, reading, stopping, the list of chats."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from driving import answer, chat_id, reply, send, until, wait_for_end
+
+Page = Any  # playwright's; it need not be installed to collect these tests
+
+
+def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
+    send(page, "echo " + "one two three four five six seven eight nine ten " * 4)
+    page.wait_for_selector("article.reply.live .block")
+    partial = answer(page)
+    wait_for_end(page)
+    whole = answer(page)
+    assert whole == " ".join(["one two three four five six seven eight nine ten"] * 4)
+    assert len(partial) < len(whole)
+    figures = reply(page).locator(".figures").inner_text()
+    assert re.search(r"\d+ tok/s.*first \S+ m?s.*\d+ prompt \(\d+ cached\).*\d+ tokens.*finished", figures, re.DOTALL)
+    assert page.locator(".context").get_attribute("aria-label").startswith("Context used")
+    assert "Scripted-135M" in page.locator(".chip").inner_text()
+
+
+def test_markdown_is_drawn_with_code_tables_and_formulas(page: Page) -> None:
+    send(page, "story")
+    wait_for_end(page)
+    shown = reply(page)
+    assert shown.locator("ol > li").count() == 3
+    assert shown.locator("table td").count() == 9
+    assert shown.locator("math").count() == 2
+    assert shown.locator("math").last.bounding_box()["height"] > 15
+    assert shown.locator("pre .k").count() > 0
+    assert "$40 a day" in shown.inner_text()
+
+
+def test_stop_keeps_what_was_written(page: Page) -> None:
+    send(page, "long")
+    page.wait_for_selector("article.reply.live .block >> nth=2")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.wait_for_selector("article.reply.last:not(.live)", timeout=5000)
+    text = answer(page)
+    assert text.startswith("The keeper had not slept")
+    assert "stopped" in reply(page).locator(".figures").inner_text()
+    page.reload()
+    page.wait_for_selector("article.reply .figures")
+    assert answer(page) == text
+    send(page, "echo goes on")
+    until(page, "document.querySelectorAll('article.reply').length === 2")
+    wait_for_end(page)
+    assert "goes on" in reply(page).inner_text()
+
+
+def test_escape_stops_and_a_stopped_chat_says_so_in_the_list(page: Page) -> None:
+    send(page, "long")
+    page.wait_for_selector("article.reply.live .block")
+    assert page.locator(".row-chat.writing").count() == 1
+    page.keyboard.press("Escape")
+    page.wait_for_selector("article.reply.last:not(.live)", timeout=5000)
+    page.wait_for_selector(f".row-chat[data-id='{chat_id(page)}']:not(.writing)")
+
+
+def test_a_reload_in_the_middle_goes_on_and_loses_nothing(page: Page) -> None:
+    numbers = " ".join(str(n) for n in range(150))
+    send(page, f"echo {numbers}")
+    page.wait_for_selector("article.reply.live .block")
+    address = page.url
+    page.reload()
+    page.wait_for_selector("article.reply.live .block")
+    assert page.url == address
+    wait_for_end(page)
+    assert answer(page).split() == numbers.split()
+    assert page.locator("article.user").count() == 1
+
+
+def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page) -> None:
+    send(page, "echo " + "first " * 120)
+    first = chat_id(page)
+    page.wait_for_selector("article.reply.live .block")
+    page.keyboard.press("Control+k")
+    page.wait_for_selector(".welcome .example")
+    send(page, "echo second")
+    until(page, f"!location.search.includes('{first}') && location.search.startsWith('?c=')")
+    second = chat_id(page)
+    wait_for_end(page)
+    page.locator(f".row-chat[data-id='{first}'] a").click()
+    page.wait_for_selector("article.reply.live .block")
+    wait_for_end(page)
+    assert answer(page).split() == ["first"] * 120
+    page.keyboard.press("Alt+ArrowDown")  # the chat that ended last is on top
+    page.wait_for_url(f"**/?c={second}")
+    assert "second" in reply(page).inner_text()
+    page.go_back()
+    page.wait_for_url(f"**/?c={first}")
+
+    row = page.locator(f".row-chat[data-id='{first}']")
+    row.hover()
+    row.get_by_role("button", name="Rename").click()
+    page.keyboard.insert_text("Renamed <b>it</b>")
+    page.keyboard.press("Enter")
+    until(page, "document.title === 'Renamed <b>it</b> · Octavo'")
+    row.hover()
+    row.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog", name="Delete this chat?")
+    dialog.get_by_role("button", name="Keep it").click()
+    assert row.count() == 1
+    row.hover()
+    row.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete").click()
+    row.wait_for(state="detached")
+    page.wait_for_selector(".welcome .example")
+    assert page.url.endswith("/")
+
+
+def test_a_message_is_sent_once_however_it_is_sent(page: Page) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    box.fill("echo once")
+    page.evaluate(
+        """() => {
+            const form = document.querySelector('#octavo-composer form');
+            form.requestSubmit(); form.requestSubmit();
+            form.querySelector('textarea').dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));
+        }"""
+    )
+    wait_for_end(page)
+    assert page.locator("article.user").count() == 1
+    assert page.locator("article.reply").count() == 1
+    assert box.input_value() == ""
+
+
+def test_enter_of_an_input_method_and_shift_enter_do_not_send(page: Page) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    box.fill("ni")
+    box.evaluate(
+        "box => box.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true}))"
+    )
+    box.press("Shift+Enter")
+    page.keyboard.type("hao")
+    assert box.input_value() == "ni\nhao"
+    assert page.locator("article").count() == 0
+
+
+def test_enter_while_a_reply_is_written_keeps_the_text(page: Page) -> None:
+    send(page, "long")
+    page.wait_for_selector("article.reply.live .block")
+    send(page, "echo later")
+    assert page.get_by_role("textbox", name="Message").input_value() == "echo later"
+    assert "Stop it or wait" in page.locator("#composer-hint").inner_text()
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    assert page.locator("article.user").count() == 1
+
+
+def test_the_reader_stays_where_he_is_until_he_goes_to_the_end(page: Page) -> None:
+    send(page, "book")
+    wait_for_end(page)
+    send(page, "long")
+    page.wait_for_selector("article.reply.live .block")
+    page.mouse.move(700, 400)
+    page.mouse.wheel(0, -500)
+    page.wait_for_selector(".to-end:not([hidden])")
+    page.wait_for_timeout(150)
+    top = page.evaluate("document.querySelector('.scroller').scrollTop")
+    height = page.evaluate("document.querySelector('.scroller').scrollHeight")
+    until(page, f"document.querySelector('.scroller').scrollHeight > {height} + 100")
+    assert page.evaluate("document.querySelector('.scroller').scrollTop") == pytest.approx(top, abs=1)
+    page.get_by_role("button", name="To the end").click()
+    page.wait_for_timeout(400)
+    to_end = "s => s.scrollHeight - s.scrollTop - s.clientHeight"
+    assert page.locator(".scroller").evaluate(to_end) < 40
+    assert page.locator(".to-end").is_hidden()
+    page.keyboard.press("Escape")
+
+
+def test_copy_takes_the_markdown_of_the_answer_only(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    text = "A **list**:\n\n- one\n\t- tab\n\n```python\nif x:\n\treturn 1\n```"
+    send(page, f"think {text}")
+    page.wait_for_selector("article.reply.live .thought.now", state="attached")
+    assert page.locator("article.reply .thought .label").inner_text().startswith("Thinking")
+    wait_for_end(page)
+    assert page.locator("article.reply .thought .label").inner_text().startswith("Thought for")
+    reply(page).get_by_role("button", name="Copy", exact=True).click()
+    page.wait_for_selector("article.reply footer .icon-check")
+    assert page.evaluate("navigator.clipboard.readText()") == text
+    reply(page).get_by_role("button", name="Copy code").click()
+    page.wait_for_selector("article.reply .code-head .icon-check")
+    assert page.evaluate("navigator.clipboard.readText()") == "if x:\n\treturn 1"
+    page.evaluate("Object.defineProperty(window, 'isSecureContext', {value: false})")  # as over plain http
+    page.evaluate("navigator.clipboard.writeText('')")
+    page.wait_for_selector("article.reply footer .icon-copy")
+    reply(page).get_by_role("button", name="Copy", exact=True).click()
+    page.wait_for_selector("article.reply footer .icon-check")
+    assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_reading_a_long_prompt_shows_how_far_it_is(page: Page) -> None:
+    send(page, "read 60 then it answers")
+    waiting = page.locator("article.reply .waiting").filter(has_text="6,000 tokens").filter(has=page.locator(".meter"))
+    waiting.wait_for()
+    assert re.search(r"Reading · [\d,]+ of 6,000 tokens", waiting.inner_text())
+    assert "2,000 were known already" in waiting.inner_text()
+    wait_for_end(page)
+    assert page.locator("article.reply .waiting").is_hidden()
+
+
+def test_a_failed_reply_says_why_and_can_be_retried(page: Page) -> None:
+    send(page, "fail")
+    page.wait_for_selector("article.reply .failure")
+    assert "The scores were not numbers." in page.locator(".failure").inner_text()
+    page.locator(".failure").get_by_role("button", name="Retry").click()
+    until(page, "!document.querySelector('.failure')")
+    page.wait_for_selector("article.reply .failure")
+    assert page.locator("article.user").count() == 1
+    assert page.locator("article.reply").count() == 1
+
+
+HOSTILE = (
+    '<img src=x onerror="window.hit=1"> <script>window.hit=2</script> <svg onload=window.hit=3></svg> '
+    "<style>body{display:none}</style> [click](javascript:window.hit=4) ![p](https://evil.example/p.png) "
+    '<svg><a href="javascript:window.hit=5"><text>click</text></a></svg> <div style="position:fixed;inset:0">x</div> '
+    "<form action=https://evil.example><button>go</button></form> \\(\\text{<img src=x onerror=window.hit=6>}\\)"
+)
+
+
+def test_what_the_model_and_the_user_write_can_do_nothing(page: Page, server: Any) -> None:
+    send(page, f"echo {HOSTILE}")
+    wait_for_end(page)
+    shown = reply(page).locator("> .blocks")
+    assert "<script>window.hit=2</script>" in shown.inner_text()
+    assert shown.locator("img, script, svg, style, form, iframe, [style]").count() == 0
+    for link in shown.locator("a").all():
+        assert link.get_attribute("href").startswith("https://")
+        assert link.get_attribute("rel") == "noopener noreferrer"
+    page.reload()
+    page.wait_for_selector("article.reply .figures")
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate("getComputedStyle(document.body).display") != "none"
+    assert page.locator(".row-chat .title").first.inner_text().startswith("echo <img src=x")
+
+
+def test_the_page_runs_under_a_strict_policy(page: Page, server: Any, watched: Any) -> None:
+    response = page.request.get(server.url, headers={"accept": "text/html"})
+    policy = response.headers["content-security-policy"]
+    assert "unsafe-eval" not in policy
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
+    page.evaluate(
+        """() => {
+            const script = document.createElement('script');
+            script.textContent = 'window.hit = 1';
+            document.addEventListener('securitypolicyviolation', event => { window.refused = true });
+            document.body.append(script);
+        }"""
+    )
+    until(page, "window.refused")
+    assert page.evaluate("window.hit") is None
+    watched.errors.clear()  # the refusal just provoked
+
+
+def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> None:
+    send(page, "echo hello")
+    wait_for_end(page)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('#octavo :is(button, input, textarea, a)')]
+            .filter(e => !(e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML)"""
+    )
+    assert nameless == []
+    seen = set()
+    page.get_by_role("button", name="New chat").focus()
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.ariaLabel"))
+    page.locator(".row-chat a").last.focus()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.ariaLabel"))
+    assert {"Search titles", "Rename", "Delete", "Model", "Copy", "Retry", "Message"} <= seen
+    assert page.locator("[role=log]").count() == 1

@@ -1,0 +1,146 @@
+"""Many tabs of one browser: all stream at once, none holds up another, none is sent what it has."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+from driving import answer, chat_id, reply, send, until, wait_for_end
+
+Page = Any
+
+TABS = 8
+PIECES = 300  # at sixty a second: five seconds
+
+# The scripted model says the time in milliseconds, so the newest number on the screen tells how old the screen is.
+WATCH_LAG = """() => {
+    window.lags = [];
+    new MutationObserver(() => requestAnimationFrame(() => {
+        const text = document.querySelector('article.reply.live > .blocks')?.textContent ?? '';
+        const newest = text.trimEnd().split(/\\s+/).at(-1);
+        if (newest && newest !== window.newest) window.lags.push(Date.now() - Number(newest));
+        window.newest = newest;
+    })).observe(document.body, {childList: true, subtree: true, characterData: true});
+}"""
+
+
+def test_eight_tabs_of_one_browser_stream_at_the_same_time(server: Any, watched: Any) -> None:
+    pages = [watched.context.new_page() for _ in range(TABS)]
+    for page in pages:
+        page.goto(server.url)
+    for page in pages:
+        page.wait_for_selector("body.octavo-ready .example")
+        page.evaluate(WATCH_LAG)
+    watched.received.clear()
+    for page in pages:
+        send(page, f"clock {PIECES}")
+    for page in pages:
+        page.wait_for_selector("article.reply.live .block")
+    # all of them at once: the first has not ended when the last has begun
+    assert all(page.locator("article.reply.live").count() == 1 for page in pages)
+    assert pages[0].locator(".row-chat.writing").count() == TABS
+    for page in pages:
+        wait_for_end(page)
+    spoken = [[int(number) for number in answer(page).split()] for page in pages]
+    assert all(len(numbers) == PIECES for numbers in spoken)
+    overlap_ms = min(numbers[-1] for numbers in spoken) - max(numbers[0] for numbers in spoken)
+    assert overlap_ms > 2000
+
+    lags = sorted(lag for page in pages for lag in page.evaluate("window.lags"))
+    updates = len(lags) / TABS / (PIECES / 60)
+    text_bytes = sum(len(answer(page)) for page in pages)
+    sent_bytes = sum(len(frame) for frame in watched.received)
+    print(
+        f"\n{TABS} tabs, 60 pieces/s each: screen behind engine {statistics.median(lags):.0f} ms median,"
+        f" {lags[int(len(lags) * 0.95)]} ms at 95 %, {updates:.0f} updates/s a tab;"
+        f" {sent_bytes / text_bytes:.1f} bytes sent per byte of text"
+    )
+    assert statistics.median(lags) < 600  # far above what is measured on a quiet machine: the machine may be busy
+    assert sent_bytes < 8 * text_bytes  # the whole reply with each update would be some forty times its length
+
+
+def test_an_update_does_not_grow_with_the_history(watched: Any, page: Page) -> None:
+    question = "echo " + "short words only " * 20
+
+    def ask(count: int) -> int:
+        watched.received.clear()
+        send(page, question)
+        until(page, f"document.querySelectorAll('article.reply').length === {count}")
+        wait_for_end(page)
+        return sum(len(frame) for frame in watched.received)
+
+    page.keyboard.press("Control+k")
+    ask(1)
+    at_first = ask(2)
+    send(page, "book")
+    until(page, "document.querySelectorAll('article.reply').length === 3")
+    wait_for_end(page)
+    assert len(answer(page)) > 5000
+    later = ask(4)
+    assert later < 1.5 * at_first + 500
+
+
+def test_two_tabs_on_one_chat_agree(server: Any, watched: Any, page: Page) -> None:
+    send(page, "echo " + "together " * 90)
+    address = f"{server.url}/?c={chat_id(page)}"
+    other = watched.context.new_page()
+    other.goto(address)
+    other.wait_for_selector("article.reply.live .block")
+    wait_for_end(page)
+    wait_for_end(other)
+    assert answer(page) == answer(other) == " ".join(["together"] * 90)
+    send(other, "long")
+    page.wait_for_selector("article.reply.live .block")
+    assert page.locator("article.user").last.locator(".bubble").inner_text() == "long"
+    page.get_by_role("button", name="Stop", exact=True).click()
+    wait_for_end(other)
+    wait_for_end(page)
+    assert answer(page) == answer(other)
+    reply(other).get_by_role("button", name="Retry").click()
+    page.wait_for_selector("article.reply.live .block")
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    wait_for_end(other)
+    assert page.locator("article").count() == other.locator("article").count() == 4
+    page.locator(f".row-chat[data-id='{chat_id(page)}']").hover()
+    page.locator(f".row-chat[data-id='{chat_id(page)}']").get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    other.wait_for_selector(".welcome .example")
+    assert "deleted" in other.locator("#composer-hint").inner_text()
+
+
+def test_a_closed_tab_does_not_stop_its_reply(server: Any, watched: Any, page: Page) -> None:
+    send(page, "echo " + "alone " * 100)
+    address = f"{server.url}/?c={chat_id(page)}"
+    page.wait_for_selector("article.reply.live .block")
+    page.close()
+    other = watched.context.new_page()
+    other.goto(address)
+    other.wait_for_selector("article.reply")
+    wait_for_end(other)
+    assert answer(other).split() == ["alone"] * 100
+
+
+def test_a_hidden_tab_is_sent_nothing_and_catches_up(server: Any, watched: Any, page: Page) -> None:
+    send(page, "echo " + "unseen " * 120)
+    page.wait_for_selector("article.reply.live .block")
+    set_hidden(page, True)
+    page.wait_for_timeout(300)
+    watched.received.clear()
+    page.wait_for_timeout(700)
+    assert [m for frame in watched.received for m in json.loads(frame) if m["k"] == "p"] == []
+    set_hidden(page, False)
+    wait_for_end(page)
+    assert answer(page).split() == ["unseen"] * 120
+
+
+def set_hidden(page: Page, hidden: bool) -> None:
+    """What the browser does to a tab in the background; headless ones are always in front."""
+    page.evaluate(
+        """hidden => {
+            Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+            document.dispatchEvent(new Event('visibilitychange'));
+        }""",
+        hidden,
+    )

@@ -1,0 +1,132 @@
+"""The first moments: a model that loads or fails, a server that comes back, other languages, phones, colours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import answer, send, until, wait_for_end
+
+Page = Any
+
+
+@pytest.fixture(scope="module")
+def slow_server(browser: object, make_server: Callable[..., Any]) -> Any:
+    return make_server("slow")
+
+
+def test_while_the_model_loads_the_page_shows_it_and_can_be_written_in(slow_server: Any, open_context: Any) -> None:
+    page = open_context(slow_server).context.new_page()
+    page.goto(slow_server.url)
+    page.wait_for_selector(".welcome [role=progressbar][aria-valuenow]")
+    shown = page.locator(".welcome").inner_text()
+    assert "Downloading · package index" in shown
+    assert re.search(r"\d+ MiB / 89 MiB", shown)
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_selector("text=No model is loaded.")
+    page.get_by_role("button", name="Load it").click()
+    page.wait_for_selector(".welcome [role=progressbar]")
+    send(page, "echo early bird")
+    page.wait_for_selector("article.reply .waiting >> text=Waiting for the model")
+    (slow_server.folder / "slow").unlink()
+    wait_for_end(page)
+    assert answer(page) == "early bird"
+
+
+def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_loss(
+    slow_server: Any, open_context: Any
+) -> None:
+    watched = open_context(slow_server)
+    page = watched.context.new_page()
+    page.goto(slow_server.url)
+    page.wait_for_selector(".welcome .example")
+    send(page, "echo " + "before " * 20)
+    wait_for_end(page)
+    slow_server.stop()
+    page.wait_for_selector(".offline:not([hidden])")
+    send(page, "echo after")
+    assert page.get_by_role("textbox", name="Message").input_value() == "echo after"
+    assert "not reachable" in page.locator("#composer-hint").inner_text()
+    (slow_server.folder / "fail").touch()
+    slow_server.start()
+    page.wait_for_selector(".offline", state="hidden", timeout=30_000)
+    page.wait_for_selector(".chip >> text=Model failed")
+    page.keyboard.press("Control+k")
+    page.wait_for_selector(".welcome .trouble")
+    assert "cut off after 12 MiB. Download it again." in page.locator(".welcome").inner_text()
+    (slow_server.folder / "fail").unlink()
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_selector(".welcome .example")
+    page.go_back()
+    page.wait_for_selector("article.reply")
+    watched.received.clear()
+    page.keyboard.press("Enter")
+    until(page, "document.querySelectorAll('article.reply').length === 2")
+    wait_for_end(page)
+    assert answer(page) == "after"
+    assert "before " * 15 not in "".join(watched.received)  # what the tab has is not sent again
+
+
+def test_the_page_speaks_the_language_of_the_browser(server: Any, browser: Any) -> None:
+    context = browser.new_context(locale="zh-CN")
+    page = context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    assert page.locator("html").get_attribute("lang") == "zh-CN"
+    assert page.locator(".create").inner_text().startswith("新对话")
+    context.close()
+
+
+def test_on_a_phone_the_list_slides_over_the_conversation(server: Any, open_context: Any) -> None:
+    watched = open_context(server, viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True)
+    page = watched.context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("#octavo-chats").is_hidden()
+    page.get_by_role("button", name="Show the list of chats").click()
+    page.wait_for_selector("#octavo-chats", state="visible")
+    page.get_by_role("button", name="New chat").click()
+    page.wait_for_selector("#octavo-chats", state="hidden")
+    box = page.get_by_role("textbox", name="Message").bounding_box()
+    assert box["y"] + box["height"] < 780
+
+
+PAIRS = [
+    *((text, ground) for text in ("ink", "muted") for ground in ("paper", "raised", "lifted")),
+    *(("accent", "paper"), ("danger", "paper"), ("danger", "lifted"), ("accent-ink", "accent")),
+    *((f"syntax-{kind}", "code-ground") for kind in ("word", "name", "text", "number", "aside")),
+]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(scheme: str, server: Any, open_context: Any) -> None:
+    page = open_context(server, color_scheme=scheme).context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    colours = page.evaluate(
+        """names => {
+            const probe = document.body.appendChild(document.createElement('i'));
+            const rgb = name => {
+                probe.style.color = `var(${name})`;
+                return getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number);
+            };
+            return Object.fromEntries(names.map(name => [name, rgb(`--${name}`)]));
+        }""",
+        sorted({name for pair in PAIRS for name in pair}),
+    )
+    weak = {pair: round(contrast(*(colours[name] for name in pair)), 2) for pair in PAIRS}
+    assert {pair: ratio for pair, ratio in weak.items() if ratio < 4.5} == {}
+
+
+def contrast(a: list[float], b: list[float]) -> float:
+    """Ratio of relative luminances (WCAG 2.2, section 1.4.3)."""
+
+    def luminance(colour: list[float]) -> float:
+        linear = [c / 12.92 if (c := value / 255) <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for value in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    bright, dim = sorted((luminance(a), luminance(b)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
