@@ -35,7 +35,9 @@ def join_known(tokenizer: Tokenizer, rendered_ids: Sequence[int], known: Iterabl
     """
     best = Joined(tuple(rendered_ids), 0)
     runs = _runs(tokenizer, rendered_ids)
-    for ids in known:
+    for ids in sorted(known, key=len, reverse=True):
+        if len(ids) <= best.reused:
+            break
         joined = _join(tokenizer, rendered_ids, runs, ids)
         if joined.reused > best.reused:
             best = joined
@@ -90,12 +92,12 @@ def _bytes(tokenizer: Tokenizer, ids: Sequence[int]) -> bytes:
 def _runs(tokenizer: Tokenizer, ids: Sequence[int]) -> list[_Run]:
     runs: list[_Run] = []
     start = 0
-    for place, token_id in enumerate(ids):
-        if token_id in tokenizer.control_ids:
-            if start < place:
-                runs.append(_Run(start, place, False))
-            runs.append(_Run(place, place + 1, True))
-            start = place + 1
+    control_ids = tokenizer.control_ids
+    for place in [place for place, token_id in enumerate(ids) if token_id in control_ids]:
+        if start < place:
+            runs.append(_Run(start, place, False))
+        runs.append(_Run(place, place + 1, True))
+        start = place + 1
     if start < len(ids):
         runs.append(_Run(start, len(ids), False))
     return runs

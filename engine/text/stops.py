@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from octavo.engine.text.fallback import choose_fallback
 from octavo.engine.text.tokenizer import Tokenizer
 
 # Tokens with which chat formats end a turn. Each counts only where the vocabulary has it as a control token and the
@@ -99,7 +100,7 @@ def stop_token_ids(
         ids |= _end_ids(settings)
         if isinstance(text_part := settings.get("text_config"), Mapping):
             ids |= _end_ids(text_part)
-    source = template_source if template_source is not None else "\0".join(tokenizer.templates.values())
+    source = template_source or "\0".join(tokenizer.templates.values()) or choose_fallback(tokenizer).source
     for token in _TURN_ENDS:
         if token in source and not (token == "<|end|>" and _CHANNEL_MARK in source):
             ids.add(tokenizer.control_id(token))

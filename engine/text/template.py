@@ -8,23 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.engine.errors import RequestError
+from octavo.engine.text.fallback import choose_fallback
 from octavo.engine.text.known import join_known
 from octavo.engine.text.messages import Turn, fold_system, late_system_as_user, merge_turns, read_messages
 from octavo.engine.text.reasoning import detect_reasoning, reasoning_left_open
 from octavo.engine.text.sandbox import CompiledTemplate, TemplateFailure, plain
 from octavo.engine.text.tokenizer import Segment, Tokenizer
 
-_CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-_PLAIN_LINES = (
-    "{% for message in messages %}"
-    "{% if message.role == 'system' %}{{ message.content + '\n\n' }}"
-    "{% elif message.role == 'assistant' %}{{ 'Assistant: ' + message.content + '\n' }}"
-    "{% else %}{{ 'User: ' + message.content + '\n' }}{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
-)
 # Noncharacters (Unicode, section 23.7) never occur in text; they mark what came from a message through the template.
 _BEGIN, _END, _HERE = "\ufdd0", "\ufdd1", "\ufdd2"
 _STRIP_MARKS = {ord(mark): None for mark in (_BEGIN, _END)}
@@ -119,12 +109,10 @@ class ChatTemplate:
                 reason = f"This model's chat template is not usable ({failure.message})"
         else:
             reason = "This model has no chat template"
-        if all(self.tokenizer.control_id(token) is not None for token in ("<|im_start|>", "<|im_end|>")):
-            self.notices = (f"{reason}; the ChatML form is used.",)
-            return _CHATML, CompiledTemplate(_CHATML)
-        self.notices = (f"{reason}; plain lines beginning with User: and Assistant: are used.",)
-        self.stop_strings = ("\nUser:",)
-        return _PLAIN_LINES, CompiledTemplate(_PLAIN_LINES)
+        fallback = choose_fallback(self.tokenizer)
+        self.notices = (f"{reason}; {fallback.description}.",)
+        self.stop_strings = fallback.stop_strings
+        return fallback.source, CompiledTemplate(fallback.source)
 
     def _compile_tools(self, source: str | None) -> CompiledTemplate | None:
         if not source:

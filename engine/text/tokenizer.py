@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,13 @@ class Tokenizer:
         first = backend.encode("a", add_special_tokens=False).tokens[:1]
         self._blank_before_text = bool(first) and first[0][:1] in ("\N{LOWER ONE EIGHTH BLOCK}", "Ġ", " ")
         self.begin_ids = self._find_begin_ids(getattr(hf_tokenizer, "add_bos_token", None))
+        # Where nothing reaches across a control token, the text between two of them is always the same ids.
+        self._runs_stand_alone = not self._blank_before_text and all(
+            not (token.lstrip or token.rstrip or token.single_word or (token.normalized and backend.normalizer))
+            for i, token in added.items()
+            if i in self.control_ids
+        )
+        self._run_cache = _RunCache()
         self._plain_backend: RustTokenizer | None = None
         self._plain_lock = threading.Lock()
 
@@ -110,7 +118,7 @@ class Tokenizer:
 
         def encode_joined() -> None:
             if text := "".join(joined):
-                ids.extend(self._encode_piece(self._backend, text, continues=continues or bool(ids)))
+                ids.extend(self._encode_with_control(text, continues=continues or bool(ids)))
             joined.clear()
 
         for text, allow_control in segments:
@@ -171,6 +179,28 @@ class Tokenizer:
         return ByteDetokenizer(table, prompt_ids, drop_first_blank=self._recipe.drops_first_blank)
 
     # Inside
+
+    def _encode_with_control(self, text: str, *, continues: bool) -> list[int]:
+        """Ids of text in which control tokens count. A chat's earlier turns are not tokenized again."""
+        if not self._runs_stand_alone:
+            return self._encode_piece(self._backend, text, continues=continues)
+        ids: list[int] = []
+        end = 0
+        for match in self._control_pattern.finditer(text):
+            ids.extend(self._encode_run(text[end : match.start()]))
+            ids.append(self._control[match[0]])
+            end = match.end()
+        ids.extend(self._encode_run(text[end:]))
+        return ids
+
+    def _encode_run(self, text: str) -> Sequence[int]:
+        if not text:
+            return ()
+        ids = self._run_cache.get(text)
+        if ids is None:
+            ids = tuple(self._encode_piece(self._backend, text, continues=False))
+            self._run_cache.put(text, ids)
+        return ids
 
     def _encode_piece(self, backend: RustTokenizer, text: str, *, continues: bool) -> list[int]:
         try:
@@ -254,6 +284,36 @@ class _ByteTable(dict[int, bytes]):
         data = b"" if token_id in self._hidden else self._tokenizer._entry_bytes(token_id)
         self[token_id] = data
         return data
+
+
+class _RunCache:
+    """The ids of the texts encoded last, up to a total length."""
+
+    _SHORTEST = 32  # characters; looking a shorter text up is no faster than encoding it
+    _TOTAL = 4_000_000  # characters, the text of a few very long chats: some 50 MB with their ids
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, text: str) -> tuple[int, ...] | None:
+        with self._lock:
+            ids = self._entries.get(text)
+            if ids is not None:
+                self._entries.move_to_end(text)
+            return ids
+
+    def put(self, text: str, ids: tuple[int, ...]) -> None:
+        if not self._SHORTEST <= len(text) <= self._TOTAL:
+            return
+        with self._lock:
+            if text not in self._entries:
+                self._size += len(text)
+            self._entries[text] = ids
+            while self._size > self._TOTAL:
+                oldest, _ = self._entries.popitem(last=False)
+                self._size -= len(oldest)
 
 
 def _named_templates(template: str | Mapping[str, str] | None) -> dict[str, str]:

@@ -102,15 +102,20 @@ def sentencepiece(sentencepiece_hf: Callable[..., Any]) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def starter(starter_path: Path) -> Tokenizer:
-    """The starter model's tokenizer, with the chat template from its file."""
+def starter_hf(starter_path: Path) -> Any:
+    """The starter model's tokenizer as transformers has it, with the chat template from its file."""
     from octavo.engine.load.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(starter_path)
     try:
-        return Tokenizer(checkpoint.load_tokenizer())
+        return checkpoint.load_tokenizer()
     finally:
         checkpoint.close()
+
+
+@pytest.fixture(scope="session")
+def starter(starter_hf: Any) -> Tokenizer:
+    return Tokenizer(starter_hf)
 
 
 CHATML_WITH_REASONING = """\

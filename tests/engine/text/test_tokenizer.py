@@ -152,6 +152,41 @@ def test_any_text_survives_encoding_and_decoding(byte_level: Tokenizer, text: st
     assert byte_level.control_ids.isdisjoint(ids)
 
 
+@QUICK
+@given(
+    parts=st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "</think>", "Hello there", " ", "\n", "山", "<|im"]))
+)
+def test_text_between_control_tokens_is_encoded_as_in_the_whole_text(byte_level: Tokenizer, parts: list[str]) -> None:
+    text = "".join(parts)
+    whole = byte_level._backend.encode(text, add_special_tokens=False).ids
+    assert byte_level.encode(text, allow_control=True) == whole
+    assert byte_level.encode(text, allow_control=True) == whole  # also from memory
+
+
+def test_control_tokens_that_swallow_blanks_around_them_do_so(byte_level_hf: Callable[..., Any]) -> None:
+    hf = byte_level_hf()
+    hf.backend_tokenizer.add_special_tokens([AddedToken("<|end|>", rstrip=True, special=True, normalized=False)])
+    tokenizer = Tokenizer(hf)
+    text = "Hello there, Hello there, Hello there<|end|>\n\nHello"
+    ids = tokenizer.encode(text, allow_control=True)
+    assert ids == tokenizer._backend.encode(text, add_special_tokens=False).ids
+    assert ids[-len(tokenizer.encode("Hello")) :] == tokenizer.encode("Hello")
+
+
+def test_remembered_texts_do_not_grow_without_bound(byte_level_hf: Callable[..., Any]) -> None:
+    tokenizer = Tokenizer(byte_level_hf())
+    cache = tokenizer._run_cache
+    for number in range(20):
+        cache.put(f"{number:05d}" * 60_000, (number,))
+    assert cache.get("00019" * 60_000) == (19,)
+    assert cache.get("00000" * 60_000) is None
+    assert sum(map(len, cache._entries)) == cache._size <= 4_000_000
+    cache.put("short", (1,))
+    cache.put("x" * 5_000_000, (1,))
+    assert cache.get("short") is None
+    assert cache.get("x" * 5_000_000) is None
+
+
 def test_the_starter_encodes_as_its_own_tokenizer_does(starter: Tokenizer) -> None:
     text = "def f(x):\n    return x + 1  # naïve 山 😀"
     assert starter.encode(text) == starter._backend.encode(text, add_special_tokens=False).ids
