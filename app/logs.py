@@ -22,7 +22,7 @@ def set_up_logging(level: str = "info", folder: Path | None = None) -> Path | No
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")  # a Windows code page must not end a line of log in an error
     _add(root, logging.StreamHandler(sys.stderr), "%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
-    file = (folder or paths.log_dir()) / FILE_NAME
+    file: Path | None = (folder or paths.log_dir()) / FILE_NAME
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(file, maxBytes=5_000_000, backupCount=3, encoding="utf-8")
