@@ -46,7 +46,7 @@ class Checkpoint(ABC):
         """Yields (name, CPU tensor) in file order, for all tensors or those named; none is kept here.
 
         `dtype` converts floating-point tensors; quantized ones decode to float32 without it.
-        Raises CheckpointError for a name that is not in the checkpoint, before anything is read.
+        Raises what `check` raises, before anything is read.
         """
 
     @abstractmethod
@@ -58,6 +58,12 @@ class Checkpoint(ABC):
         for _, tensor in self.stream((name,), dtype):
             return tensor
         raise self.missing(name)
+
+    def check(self, names: Collection[str] | None = None) -> None:
+        """Raises CheckpointError for a name that is not here or whose stored type is not read. Reads nothing."""
+        for name in self.tensors if names is None else names:
+            if name not in self.tensors:
+                raise self.missing(name)
 
     def missing(self, name: str) -> CheckpointError:
         """The error for a tensor this checkpoint does not have."""
@@ -125,7 +131,7 @@ def find_gguf(folder: Path) -> Path | None:
         return None
     from octavo.engine.load.gguf_split import first_parts
 
-    models = first_parts([p for p in entries if p.suffix.lower() == ".gguf" and not p.name.startswith("mmproj")])
+    models = first_parts([p for p in entries if p.suffix.lower() == ".gguf" and "mmproj" not in p.name.lower()])
     if len(models) > 1:
         names = ", ".join(p.name for p in models[:4]) + (", ..." if len(models) > 4 else "")
         raise CheckpointError(

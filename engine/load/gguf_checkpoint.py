@@ -62,13 +62,9 @@ class GGUFCheckpoint(Checkpoint):
     def stream(
         self, names: Collection[str] | None = None, dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor]]:
-        wanted = self._sources if names is None else names
-        for name in wanted:
-            if name not in self._sources:
-                raise self.missing(name)
-        order = {path: index for index, path in enumerate(dict.fromkeys(s.file for s in self._sources.values()))}
-        sources = sorted((self._sources[name] for name in wanted), key=lambda s: (order[s.file], s.offset))
-        return self._decode_all(sources, dtype)
+        self.check(names)
+        wanted = self._sources if names is None else set(names)
+        return self._decode_all([source for name, source in self._sources.items() if name in wanted], dtype)
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         from octavo.engine.load.gguf_tokenizer import build_tokenizer

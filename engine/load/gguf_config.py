@@ -101,16 +101,25 @@ def _rope(meta: Metadata, head_dim: int, read_setting: ReadSetting) -> dict[str,
     context = meta.whole(".context_length")
     original = meta.whole(".rope.scaling.original_context_length", context)
 
-    long, short = read_setting("rope_factors_long.weight"), read_setting("rope_factors_short.weight")
+    def divisors(name: str) -> list[float] | None:
+        tensor = read_setting(name)
+        if tensor is None:
+            return None
+        values = [shortest(value) for value in tensor.tolist()]
+        if len(values) != rotary_dim // 2 or not all(0 < value < math.inf for value in values):
+            raise meta.error(f"the tensor {name} should hold {rotary_dim // 2} numbers above zero.")
+        return values
+
+    long, short = divisors("rope_factors_long.weight"), divisors("rope_factors_short.weight")
     if long is not None and short is not None:
         return rope | {
             "rope_type": "longrope",
-            "long_factor": _decimals(long),
-            "short_factor": _decimals(short),
+            "long_factor": long,
+            "short_factor": short,
             "original_max_position_embeddings": original,
         }
-    if (factors := read_setting("rope_freqs.weight")) is not None:
-        return rope | _from_factors(_decimals(factors), theta, rotary_dim, context)
+    if (factors := divisors("rope_freqs.weight")) is not None:
+        return rope | _from_factors(factors, theta, rotary_dim, context)
 
     factor = meta.number(".rope.scaling.factor", None) or meta.number(".rope.scale_linear", None)
     kind = meta.text(".rope.scaling.type", "linear" if ".rope.scale_linear" in meta else "none")
@@ -129,10 +138,6 @@ def _rope(meta: Metadata, head_dim: int, read_setting: ReadSetting) -> dict[str,
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise meta.error(f"the rope scaling {kind!r} is not known; known are linear, yarn and longrope.")
     return rope
-
-
-def _decimals(tensor: Tensor) -> list[float]:
-    return [shortest(value) for value in tensor.tolist()]
 
 
 def llama3_factors(theta: float, rotary_dim: int, factor: float, low: float, high: float, original: int) -> list[float]:
@@ -194,24 +199,24 @@ def _granite(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gemma(meta: Metadata, config: dict[str, Any], sliding_run: int, largest: int) -> dict[str, Any]:
-    """`sliding_run` windowed layers come before each full one. The model with `largest` layers scales its queries by
-    hidden size a head, the smaller ones by head size (Gemma 2 and 3 reports)."""
-    layers = config["num_hidden_layers"]
-    of_head = config["hidden_size"] // config["num_attention_heads"] if layers == largest else config["head_dim"]
+def _gemma(config: dict[str, Any], largest: int) -> dict[str, Any]:
+    """The model with `largest` layers scales its queries by hidden size a head, the smaller ones by head size
+    (Gemma 2 and 3 reports)."""
+    per_head = config["hidden_size"] // config["num_attention_heads"]
     return {
         "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": of_head,
-        "sliding_window": meta.whole(".attention.sliding_window", 4096),
-        "layer_types": [
-            "full_attention" if (layer + 1) % (sliding_run + 1) == 0 else "sliding_attention" for layer in range(layers)
-        ],
-        "tie_word_embeddings": config["tie_word_embeddings"],
+        "query_pre_attn_scalar": per_head if config["num_hidden_layers"] == largest else config["head_dim"],
     }
 
 
+def _layer_types(layers: int, full_every: int) -> list[str]:
+    return ["full_attention" if (layer + 1) % full_every == 0 else "sliding_attention" for layer in range(layers)]
+
+
 def _gemma2(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
-    return _gemma(meta, config, sliding_run=1, largest=46) | {
+    return _gemma(config, largest=46) | {
+        "sliding_window": meta.whole(".attention.sliding_window", 4096),
+        "layer_types": _layer_types(config["num_hidden_layers"], full_every=2),
         "attn_logit_softcapping": meta.number(".attn_logit_softcapping", 50.0),
         "final_logit_softcapping": meta.number(".final_logit_softcapping", 30.0),
     }
@@ -222,7 +227,10 @@ def _gemma3(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     if ".rope.freq_base" not in meta:
         full["rope_theta"] = 1_000_000.0
     sliding = {"rope_type": "default", "rope_theta": meta.number(".rope.freq_base_swa", 10_000.0)}
-    return _gemma(meta, config, sliding_run=5, largest=62) | {
+    window = meta.whole(".attention.sliding_window", None)
+    return _gemma(config, largest=62) | {
+        "sliding_window": window,
+        "layer_types": _layer_types(config["num_hidden_layers"], full_every=6 if window else 1),
         "attn_logit_softcapping": None,
         "final_logit_softcapping": meta.number(".final_logit_softcapping", None),
         "rope_parameters": {"full_attention": full, "sliding_attention": sliding},

@@ -73,6 +73,10 @@ def _inconsistencies(checkpoint: Checkpoint) -> list[str]:
     """What headers and configuration contradict each other in."""
     config = checkpoint.config.get("text_config") or checkpoint.config
     problems = []
+    try:
+        checkpoint.check()
+    except CheckpointError as error:
+        problems.append(str(error))
     if not checkpoint.tensors:
         problems.append("There is no tensor in it.")
     layers = config.get("num_hidden_layers")

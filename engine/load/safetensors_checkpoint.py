@@ -59,10 +59,13 @@ class SafetensorsCheckpoint(Checkpoint):
     def stream(
         self, names: Collection[str] | None = None, dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor]]:
+        self.check(names)
         wanted = self._stored if names is None else set(names)
-        for name in wanted:
-            if name not in self._stored:
-                raise self.missing(name)
+        return self._read_all([self._stored[name] for name in self._stored if name in wanted], dtype)
+
+    def check(self, names: Collection[str] | None = None) -> None:
+        super().check(names)
+        for name in self._stored if names is None else names:
             file, stored = self._stored[name]
             if STORED_TYPES[stored.dtype].torch is None:
                 raise CheckpointError(
@@ -71,7 +74,6 @@ class SafetensorsCheckpoint(Checkpoint):
                     tensor=name,
                     remedy="Use a version of the model in bfloat16, float16 or float32.",
                 )
-        return self._read_all([self._stored[name] for name in self._stored if name in wanted], dtype)
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         from octavo.engine.load.folder_tokenizer import load_folder_tokenizer

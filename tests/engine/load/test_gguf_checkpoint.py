@@ -140,6 +140,15 @@ def test_rotary_divisors_of_no_known_rule_are_kept_as_they_are(
     assert rope["short_factor"] == rope["long_factor"]
 
 
+@pytest.mark.parametrize("values", [[1.0] * 7, [1.0] * 7 + [0.0], [1.0] * 7 + [float("nan")]])
+def test_rotary_divisors_that_cannot_be_are_refused(
+    values: list[float], write_gguf: WriteGGUF, llama_metadata: dict[str, Any], llama_tensors: dict[str, np.ndarray]
+) -> None:
+    llama_tensors["rope_freqs.weight"] = np.array(values, dtype=np.float32)
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight should hold 8 numbers above zero"):
+        open_checkpoint(write_gguf("llama", llama_metadata, llama_tensors))
+
+
 def test_sampling_advice_and_all_end_tokens_are_the_generation_config(
     write_gguf: WriteGGUF, llama_metadata: dict[str, Any], llama_tensors: dict[str, np.ndarray]
 ) -> None:

@@ -32,6 +32,12 @@ def test_mixed_types_are_added_up_by_type(write_safetensors: Callable[..., Path]
     assert report.problems == ()
 
 
+def test_a_type_that_is_not_read_is_a_problem(write_safetensors: Callable[..., Path]) -> None:
+    folder = write_safetensors([{"a": torch.zeros(4), "q": torch.zeros(4, dtype=torch.float8_e4m3fn)}])
+    (problem,) = inspect_checkpoint(folder).problems
+    assert "q as F8_E4M3" in problem
+
+
 def test_every_bad_shard_is_named(write_safetensors: Callable[..., Path]) -> None:
     folder = write_safetensors([{f"w{i}": torch.zeros(64)} for i in range(3)])
     for number in (1, 3):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from octavo.engine.load.checkpoint import open_checkpoint
+from octavo.engine.load.gguf_file import read_gguf
 from octavo.engine.load.inspect import inspect_checkpoint
 
 
@@ -29,10 +30,13 @@ def test_configuration_names_and_sizes(starter_path: Path) -> None:
 
 
 def test_weights_equal_the_gguf_package_with_query_and_key_rows_put_back(starter_path: Path) -> None:
-    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(starter_path).tensors}
+    stored = read_gguf(starter_path).tensors
 
     def reference(name: str) -> np.ndarray:
-        return gguf.quants.dequantize(stored[name].data, stored[name].tensor_type)
+        tensor = stored[name]
+        raw = np.fromfile(starter_path, np.uint8, count=tensor.size_bytes, offset=tensor.offset)
+        values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(tensor.type.number))
+        return values.reshape(tensor.shape)
 
     with open_checkpoint(starter_path) as checkpoint:
         for ours, theirs in (
