@@ -81,7 +81,7 @@ class EngineParts:
     template: ChatTemplate | None = None
     end_ids: frozenset[int] = frozenset()
     settings: dict[str, object] = field(default_factory=dict)
-    prepare_thread: Callable[[], None] = lambda: None  # run once in the engine's thread: the current device is a thread's
+    prepare_thread: Callable[[], None] = lambda: None  # run in the engine's thread: the current device is a thread's
 
 
 class Engine:

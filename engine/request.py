@@ -105,6 +105,8 @@ class Finished:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None  # one a prompt token; the first has none
 
 
+NOT_RUNNING = 0  # the epoch of a request that has no row
+
 Event: TypeAlias = Started | PrefillProgress | Delta | Finished
 
 
@@ -133,7 +135,7 @@ class Request:
     pages: list[list[int]] = field(default_factory=list)  # physical page of each logical page, one list a cache group
     pages_changed: int = 0  # raised with every change of `pages`, so that tables are copied only then
     row: int | None = None  # its row in the runner's tables while it runs
-    epoch: int = 0  # raised whenever the row changes hands or the request is preempted
+    epoch: int = NOT_RUNNING  # names this stay in a row, unlike any other request's or any earlier stay
     cached_tokens: int = 0  # prompt tokens found in the cache at first admission
     prefix_handle: object | None = None  # the lock on its path in the prefix cache
     num_in_tree: int = 0  # tokens already offered to the prefix cache

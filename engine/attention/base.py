@@ -29,7 +29,7 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers that cache alike and therefore share a page table. `window`: only the newest `window` tokens are attended."""
+    """Layers that cache alike and therefore share a page table. `window`: only so many newest tokens are attended."""
 
     name: str
     layers: tuple[int, ...]  # model layer indices; the n-th uses the n-th slice of the group's tensors
@@ -59,7 +59,7 @@ class AttnSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """The cache of one layer: `k` [pages, Hkv, page_size, Dk], `v` [pages, Hkv, page_size, Dv], and its group's index."""
+    """The cache of one layer: `k` [pages, Hkv, page_size, Dk], `v` [pages, Hkv, page_size, Dv], its group's index."""
 
     k: Tensor
     v: Tensor
@@ -119,7 +119,7 @@ class AttentionBackend(ABC):
     ) -> None:
         """Fills out [T, Hq, Dv] (contiguous) from q [T, Hq, Dk] over the cached keys of each token's row.
 
-        `lse` float32 [T, Hq], if given, gets the natural log-sum-exp of the scaled scores; nothing attended is (0, -inf).
+        `lse` float32 [T, Hq], if given, gets the natural log-sum-exp of the scaled scores; nothing attended: (0, -inf).
         """
 
 

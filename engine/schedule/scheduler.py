@@ -13,7 +13,7 @@ from octavo.engine.attention.base import TRASH_PAGE, CacheGroup
 from octavo.engine.memory.kv_cache import pages_of_one_chat
 from octavo.engine.memory.pool import PagePool
 from octavo.engine.memory.prefix import PrefixCache
-from octavo.engine.request import Request, RequestStatus
+from octavo.engine.request import NOT_RUNNING, Request, RequestStatus
 from octavo.engine.schedule.budget import StepBudget
 from octavo.engine.schedule.plan import RowWork, StepPlan
 from octavo.engine.schedule.policy import Policy
@@ -49,6 +49,7 @@ class Scheduler:
         self._prune = prune_windows
         self._hold_back = hold_back
         self._free_rows = list(range(max_running - 1, -1, -1))
+        self._last_epoch = NOT_RUNNING
 
     # -- the queue ----------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,8 @@ class Scheduler:
             request.cached_tokens = request.num_computed
         self.waiting.remove(request)
         request.row = self._free_rows.pop()
-        request.epoch += 1
+        self._last_epoch += 1
+        request.epoch = self._last_epoch
         request.num_in_tree = request.num_computed
         request.status = RequestStatus.RUNNING
         self.running.append(request)
@@ -208,7 +210,7 @@ class Scheduler:
         assert request.row is not None
         self._free_rows.append(request.row)
         request.row, request.pages, request.prefix_handle = None, [], None
-        request.epoch += 1
+        request.epoch = NOT_RUNNING
 
     # -- results ------------------------------------------------------------------------------------------------------
 

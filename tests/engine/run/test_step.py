@@ -1,0 +1,52 @@
+"""How a plan becomes tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from octavo.engine.request import Request, SamplingParams
+from octavo.engine.run.step import PageTables, make_inputs
+from octavo.engine.schedule.plan import RowWork, StepPlan
+
+CPU = torch.device("cpu")
+
+
+def request(name: str, row: int, tokens: list[int], pages: list[int], epoch: int) -> Request:
+    made = Request(name, tuple(tokens), SamplingParams(), 0.0)
+    made.row, made.pages, made.epoch, made.pages_changed = row, [pages], epoch, 1
+    return made
+
+
+def test_rows_positions_and_slots_are_laid_out_decodes_first() -> None:
+    a = request("a", 3, [10, 11, 12, 13, 14], [7, 9], 1)
+    b = request("b", 0, [20, 21, 22, 23, 24, 25], [2, 4], 2)
+    plan = StepPlan((RowWork(a, 4, 1, True, 1), RowWork(b, 2, 4, True, 2)), 1)
+    inputs = make_inputs(plan, PageTables(1, 4, 8), 4, CPU)
+    assert inputs.token_ids.tolist() == [14, 22, 23, 24, 25]
+    assert inputs.positions.tolist() == [4, 2, 3, 4, 5]
+    assert inputs.layout.q_start.tolist() == [0, 1, 5]
+    assert inputs.layout.kv_len.tolist() == [5, 6]
+    assert inputs.layout.tables[0].tolist() == [[7, 9], [2, 4]]
+    assert inputs.layout.write_slots[0].tolist() == [9 * 4, 2 * 4 + 2, 2 * 4 + 3, 4 * 4, 4 * 4 + 1]
+
+
+def test_a_row_that_changed_hands_gets_the_new_requests_table() -> None:
+    tables = PageTables(1, 2, 4)
+    first = request("first", 1, [1, 2, 3], [5], 1)
+    make_inputs(StepPlan((RowWork(first, 2, 1, True, 1),), 1), tables, 4, CPU)
+    second = request("second", 1, [1, 2, 3], [6], 2)
+    inputs = make_inputs(StepPlan((RowWork(second, 2, 1, True, 2),), 1), tables, 4, CPU)
+    assert inputs.layout.tables[0].tolist() == [[6]]
+
+
+def test_no_two_stays_in_a_row_share_an_epoch(harness: Callable[..., Any]) -> None:
+    h = harness(pages=20, page_size=4, max_running=2, context_length=72)
+    for index in range(5):
+        h.submit(f"r{index}", [index, 1, 2], 30)
+    h.run()
+    assert h.core.scheduler.num_preemptions == 0
+    seen = {(work.request.id, work.epoch) for plan in h.runner.steps for work in plan.rows}
+    assert len({epoch for _, epoch in seen}) == len(seen) == 5
