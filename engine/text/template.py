@@ -46,7 +46,10 @@ class ChatTemplate:
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
-        """`source` goes before the tokenizer's own template. `notices` say if another one had to be used."""
+        """`source` goes before the tokenizer's own template, which alone says what else is a control token.
+
+        `notices` say if another template than the model's had to be used.
+        """
         self.tokenizer = tokenizer
         self.notices: tuple[str, ...] = ()
         self.stop_strings: tuple[str, ...] = ()  # to be used with every request, for want of an end-of-turn token
@@ -96,7 +99,7 @@ class ChatTemplate:
         if known is not None:
             joined = join_known(self.tokenizer, ids, known)
             ids, reused = joined.ids, joined.reused
-        opened = inside_reasoning or (not continue_final and reasoning_left_open(text, self.reasoning))
+        opened = inside_reasoning or (not continue_final and reasoning_left_open(marked, self.reasoning))
         return RenderedPrompt(text, tuple(ids), opened, tuple(notices), reused)
 
     # Which template
@@ -195,7 +198,7 @@ class ChatTemplate:
     ) -> str:
         """Renders the turns in the first form that the template takes without leaving a text out, and says which."""
         failure: TemplateFailure | None = None
-        incomplete: str | None = None
+        incomplete: tuple[str, tuple[str, ...]] | None = None
         for form, form_notices in self._forms(turns):
             try:
                 marked = self._run(form, add_generation_prompt, variables)
@@ -205,9 +208,10 @@ class ChatTemplate:
             if self._has_every_text(marked, form):
                 notices.extend(form_notices)
                 return marked
-            incomplete = marked if incomplete is None else incomplete
+            incomplete = incomplete or (marked, form_notices)
         if incomplete is not None:  # a template that rewrites texts rather than losing them
-            return incomplete
+            notices.extend(incomplete[1])
+            return incomplete[0]
         reason = failure.message if failure else "it writes nothing"
         index = self._index_of_refusal(turns, variables)
         raise RequestError(

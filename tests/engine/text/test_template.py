@@ -224,6 +224,11 @@ def test_a_template_that_drops_the_system_text_in_silence_gets_it_in_the_user_tu
     assert len(prompt.notices) == 1
 
 
+def test_a_template_that_rewrites_texts_is_left_to_do_so(chatml_tokenizer: Callable[[str], ChatTemplate]) -> None:
+    template = chatml_tokenizer("{% for m in messages %}{{ m.content | upper }};{% endfor %}")
+    assert template.render([user("one"), user("two")]).text == "ONE;TWO;"
+
+
 def test_no_text_is_lost_where_the_template_puts_the_system_text_into_a_user_turn_that_is_not_there(
     chatml_tokenizer: Callable[[str], ChatTemplate],
 ) -> None:
@@ -327,6 +332,12 @@ def test_a_prompt_that_ends_with_the_opening_tag_says_so(reasoner: ChatTemplate)
     )
     piece = output.push(reasoner.tokenizer.encode("why\n</think>\n\nso", allow_control=True))
     assert (piece.reasoning, piece.text) == ("why", "so")
+
+
+def test_an_opening_tag_that_somebody_typed_last_opens_nothing(reasoner: ChatTemplate, byte_level: Tokenizer) -> None:
+    bare = ChatTemplate(byte_level, "{% for m in messages %}{{ m.content }}{% endfor %}{# </think> #}")
+    assert bare.reasoning == reasoner.reasoning
+    assert not bare.render([user("what is <think>")]).reasoning_open
 
 
 @pytest.mark.parametrize(
