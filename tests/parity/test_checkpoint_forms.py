@@ -106,8 +106,9 @@ def test_in_16_bit_fused_scores_are_as_near_to_the_truth_as_the_textbooks(
     assert errors[1] < 1.5 * errors[0]
 
 
-def test_layers_can_be_run_in_two_halves(saved: Callable[..., Any], paged: Callable[..., Any]) -> None:
-    reference = saved(tf.Olmo2Config(**SIZES))
+@pytest.mark.parametrize("config", [tf.LlamaConfig(**SIZES), tf.Olmo2Config(**SIZES)])
+def test_layers_can_be_run_in_two_halves(saved: Callable[..., Any], paged: Callable[..., Any], config: Any) -> None:
+    reference = saved(config)
     model = reference.load()
     run = paged(model)
     step, ids, positions = run._step([(0, PROMPT)])
