@@ -6,9 +6,9 @@ import logging
 
 from octavo.app import paths
 from octavo.app.browser import open_page
-from octavo.app.config import Settings
+from octavo.app.config import Applies, ConfigWatcher, Settings
 from octavo.app.instance import InstanceLock
-from octavo.app.logs import set_up_logging
+from octavo.app.logs import set_level, set_up_logging
 from octavo.app.ports import listen, page_url
 from octavo.engine.errors import OctavoError
 
@@ -35,6 +35,7 @@ def start(settings: Settings, *, page: bool) -> int:
         ) from error
     if not is_first:
         return _show_running(lock, opens_browser)
+    watcher = ConfigWatcher(settings, on_change=lambda keys: _changed(settings, keys))
     try:
         sock = listen(settings)
         port = sock.getsockname()[1]
@@ -45,6 +46,7 @@ def start(settings: Settings, *, page: bool) -> int:
         _require_device(settings.values.model.device)
         from octavo.app.server import run_server  # imports torch and gradio, so only now
 
+        watcher.start()
         return run_server(
             settings,
             page=page,
@@ -54,7 +56,16 @@ def start(settings: Settings, *, page: bool) -> int:
             on_started=lambda: print(f"Running at {url}", flush=True),
         )
     finally:
+        watcher.close()
         lock.release()
+
+
+def _changed(settings: Settings, keys: dict[str, Applies]) -> None:
+    """Says what a change of config.yaml does; whoever holds the settings has it already."""
+    set_level(settings.values.app.log_level)
+    for key, applies in keys.items():
+        when = {"live": "at once", "next request": "from the next request on"}.get(applies, f"after a {applies}")
+        log.info("config.yaml: %s has changed, in force %s.", key, when)
 
 
 def _show_running(lock: InstanceLock, opens_browser: bool) -> int:

@@ -85,8 +85,8 @@ def _explain(dotted: str, fault: Any, raw: Mapping[str, Any]) -> str:
         return f"is a section: put its keys on the lines below it, indented by two spaces; found {show(found)}."
     if kind == "octavo_host":
         return f"{raw['server'].get('host')!r} {fault['msg']}."
-    if isinstance(found, str) and (feature := _missing_feature(dotted, found)):
-        return f"cannot be {found!r}: this version has no {feature}; allowed: {allowed(dotted)}."
+    if isinstance(found, (str, int, float)) and (feature := _missing_feature(dotted, str(found))):
+        return f"cannot be {show(found)}: this version has no {feature}; allowed: {allowed(dotted)}."
     shown = "something else" if dotted in SECRETS else show(found)
     if kind == "octavo":
         return f"{fault['msg']}, found {shown}{_list_place(fault)}."
@@ -139,7 +139,7 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
     if origin is typing.Annotated:
         return _allowed(parts[0], [*parts[1:], *metadata])
     if origin is Literal:
-        return ", ".join(parts[:-1]) + (" or " if len(parts) > 1 else "") + str(parts[-1])
+        return " or ".join(part for part in (", ".join(map(str, parts[:-1])), str(parts[-1])) if part)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_allowed(part, metadata) for part in parts)
     if annotation in (None, type(None)):

@@ -31,12 +31,13 @@ FLAGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settings:
-    """The effective configuration.
+    """The effective configuration. Whoever holds it and reads `values` when they are needed sees every later change.
 
     `sources` says for every dotted key where its value came from: default, file, environment or flag; `places` says it
     exactly (`config.yaml line 12`, `OCTAVO_SERVER__PORT`, `--port`). `notices` are sentences the user should see once.
+    `overrides` are the flags, which a changed file does not undo.
     """
 
     values: schema.Config
@@ -44,6 +45,12 @@ class Settings:
     path: Path
     places: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    overrides: dict[str, object] = field(default_factory=dict)
+
+    def adopt(self, newer: Settings) -> None:
+        """Takes over what a changed file says; the values are replaced in one go."""
+        self.sources, self.places, self.notices = newer.sources, newer.places, newer.notices
+        self.values = newer.values
 
     def public(self) -> dict[str, dict[str, Any]]:
         """All values as plain data that may be shown: sizes as text, secrets as "set" or null."""
@@ -89,7 +96,7 @@ def load_settings(
             return places[dotted], None
         return str(path), file.lines.get(dotted, file.lines.get(dotted.split(".")[0]))
 
-    return Settings(check(raw, locate, path), sources, path, places, tuple(notices))
+    return Settings(check(raw, locate, path), sources, path, places, tuple(notices), dict(overrides or {}))
 
 
 def engine_config(config: schema.Config) -> EngineConfig:

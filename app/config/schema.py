@@ -337,8 +337,11 @@ class AppSection(Section):
     language: Literal["auto", "en", "zh-CN"] = key(
         "auto", "Language of the page: auto (the browser's), en or zh-CN.", "live"
     )
-    unload_after_minutes: Whole = key(
-        0, "Unload the model after this many minutes without a request; 0: never.", "live", ge=0, le=525_600
+    unload_after_minutes: Annotated[Literal[0], BeforeValidator(_whole)] = key(
+        0,
+        "Unload the model after this many minutes without a request; this version never does: 0.",
+        "live",
+        not_here={"*": "automatic unloading"},
     )
     log_level: Literal["debug", "info", "warning", "error"] = key(
         "info", "How much is logged: debug, info, warning or error.", "live"

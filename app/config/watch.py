@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from octavo.app.config import schema
@@ -27,24 +27,23 @@ def changed_keys(old: schema.Config, new: schema.Config) -> dict[str, schema.App
 
 
 class ConfigWatcher:
-    """Polls the file (time, size, identity) and hands on every change that is valid.
+    """Polls the file (time, size, identity) and brings every change that is valid into `settings`.
 
-    `settings` are the last good ones; `error` says what is wrong with the file now. `on_change(settings, keys)` and
-    `on_error(error)` are called from the watching thread, or from `poll` for those who have a loop of their own.
+    `error` says what is wrong with the file now, while `settings` keep their last good values. `on_change(keys)`, with
+    the keys that changed and when each takes effect, and `on_error(error)` are called from the watching thread, or
+    from `poll` for those who have a loop of their own.
     """
 
     def __init__(
         self,
         settings: Settings,
-        overrides: Mapping[str, object] | None = None,
         *,
-        on_change: Callable[[Settings, dict[str, schema.Applies]], None] | None = None,
+        on_change: Callable[[dict[str, schema.Applies]], None] | None = None,
         on_error: Callable[[ConfigError], None] | None = None,
         interval_s: float = 1.0,
     ) -> None:
         self.settings = settings
         self.error: ConfigError | None = None
-        self._overrides = dict(overrides or {})
         self._on_change, self._on_error = on_change, on_error
         self._interval_s = interval_s
         self._stamp = _stamp(settings.path)
@@ -69,7 +68,7 @@ class ConfigWatcher:
             return False
         self._stamp = stamp
         try:
-            new = load_settings(self.settings.path, self._overrides)
+            new = load_settings(self.settings.path, self.settings.overrides)
         except ConfigError as error:
             self.error = error
             log.warning("%s The previous settings stay.", error)
@@ -77,9 +76,10 @@ class ConfigWatcher:
                 self._on_error(error)
             return False
         keys = changed_keys(self.settings.values, new.values)
-        had_error, self.error, self.settings = self.error, None, new
+        had_error, self.error = self.error, None
+        self.settings.adopt(new)
         if (keys or had_error) and self._on_change:
-            self._on_change(new, keys)
+            self._on_change(keys)
         return bool(keys)
 
     def _run(self) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -100,7 +99,9 @@ def test_a_forged_forwarded_host_is_refused(inner: Inner) -> None:
     assert ask(inner.app(), "GET", "/", headers={"X-Forwarded-Host": "localhost:7860"}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8000", "http://localhost:7860", ""])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:8000", "http://localhost:7860", ""]
+)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "GET"])
 def test_pages_of_other_origins_reach_nothing(inner: Inner, origin: str, method: str) -> None:
     answer = ask(inner.app(), method, "/upload", headers={"Origin": origin})

@@ -142,6 +142,26 @@ def test_a_second_start_shows_the_first_ones_page(octavo: Octavo, fake_server: F
     assert len(fake_server.runs) == 1
 
 
+def test_a_running_server_sees_a_changed_file(octavo: Octavo, fake_server: FakeServer, own_folders: Path) -> None:
+    file = own_folders / "c.yaml"
+    file.write_text("sampling: {seed: 4}\n", encoding="utf-8")
+    seen: list[int | None] = []
+
+    def change() -> None:
+        settings = fake_server.runs[0]["settings"]
+        seen.append(settings.values.sampling.seed)
+        file.write_text("sampling: {seed: 55}\napp: {log_level: debug}\n", encoding="utf-8")
+        deadline = time.monotonic() + 20
+        while settings.values.sampling.seed != 55 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        seen.append(settings.values.sampling.seed)
+
+    fake_server.during = change
+    result = octavo("serve", "--port", "0", "--config", str(file))
+    assert seen == [4, 55]
+    assert "sampling.seed has changed, in force from the next request on." in result.err
+
+
 def test_another_data_folder_is_another_instance(
     octavo: Octavo, fake_server: FakeServer, own_folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_wrong_value_is_answered_with_line_key_found_and_allowed(
         ("engine: {remote: 'http://127.0.0.1:1'}", "remote engine"),
         ("speculation: {mode: ngram}", "speculative decoding"),
         ("speculation: {draft_model: a/b}", "speculative decoding"),
+        ("app: {unload_after_minutes: 5}", "automatic unloading"),
     ],
 )
 def test_a_value_whose_feature_does_not_exist_is_refused_with_the_features_name(

@@ -20,42 +20,45 @@ def write(path: Path, text: str) -> None:
 
 
 def test_a_change_is_handed_on_with_its_keys_and_when_they_take_effect(load: Load, config_path: Path) -> None:
-    seen: list[tuple[Settings, dict[str, str]]] = []
-    watcher = ConfigWatcher(load("app: {theme: dark}"), on_change=lambda *change: seen.append(change))
+    seen: list[dict[str, str]] = []
+    settings = load("app: {theme: dark}")
+    watcher = ConfigWatcher(settings, on_change=seen.append)
     assert watcher.poll() is False
     write(config_path, "app: {theme: light}\nserver: {port: 9}\nengine: {fusion: false}\nsampling: {seed: 1}\n")
     assert watcher.poll() is True
     assert watcher.poll() is False
-    [(settings, keys)] = seen
     assert settings.values.app.theme == "light"
-    assert watcher.settings is settings
-    assert keys == {
-        "engine.fusion": "model reload",
-        "sampling.seed": "next request",
-        "server.port": "restart",
-        "app.theme": "live",
-    }
+    assert settings.sources["server.port"] == "file"
+    assert seen == [
+        {
+            "engine.fusion": "model reload",
+            "sampling.seed": "next request",
+            "server.port": "restart",
+            "app.theme": "live",
+        }
+    ]
 
 
 def test_a_wrong_file_keeps_the_last_good_settings_until_it_is_right_again(load: Load, config_path: Path) -> None:
     errors: list[ConfigError] = []
-    changes: list[Settings] = []
-    good = load("app: {theme: dark}")
-    watcher = ConfigWatcher(good, on_change=lambda settings, _: changes.append(settings), on_error=errors.append)
+    changes: list[dict[str, str]] = []
+    settings = load("app: {theme: dark}")
+    good = settings.values
+    watcher = ConfigWatcher(settings, on_change=changes.append, on_error=errors.append)
     for text in ("app: {theme: ture}", "app:\n\ttheme: dark", "- list"):
         write(config_path, text)
         assert watcher.poll() is False
-        assert watcher.settings is good
+        assert settings.values is good
         assert watcher.error is errors[-1]
     assert len(errors) == 3
     write(config_path, "app: {theme: dark}")
     assert watcher.poll() is False
     assert watcher.error is None
-    assert len(changes) == 1  # receivers learn that the complaint is over
+    assert changes == [{}]  # receivers learn that the complaint is over
 
 
 def test_flags_still_go_before_a_changed_file(load: Load, config_path: Path) -> None:
-    watcher = ConfigWatcher(load("server: {port: 1}", server__port=2), {"server.port": 2})
+    watcher = ConfigWatcher(load("server: {port: 1}", server__port=2))
     write(config_path, "server: {port: 3}")
     assert watcher.poll() is False
     assert watcher.settings.values.server.port == 2
@@ -71,7 +74,7 @@ def test_a_deleted_file_means_the_defaults(load: Load, config_path: Path) -> Non
 def test_the_thread_survives_a_faulty_receiver_and_ends_when_closed(load: Load, config_path: Path) -> None:
     called = threading.Semaphore(0)
 
-    def faulty(settings: Settings, keys: object) -> None:
+    def faulty(keys: object) -> None:
         called.release()
         raise RuntimeError("receiver")
 
