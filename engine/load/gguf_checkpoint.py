@@ -69,7 +69,7 @@ class GGUFCheckpoint(Checkpoint):
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         from octavo.engine.load.gguf_tokenizer import build_tokenizer
 
-        return build_tokenizer(self._meta, context_length=self.config["max_position_embeddings"])
+        return build_tokenizer(self._meta)
 
     def _decode_all(self, sources: list[Source], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
         workers = min(torch.get_num_threads(), _MAX_WORKERS)

@@ -33,7 +33,7 @@ class GGUFTokenizer(PreTrainedTokenizerFast):
         super().__init__(**settings)
 
 
-def build_tokenizer(meta: Metadata, context_length: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(meta: Metadata) -> PreTrainedTokenizerFast:
     """Raises UnsupportedModelError for a kind of vocabulary not read here, CheckpointError for a broken one."""
     kind = meta.text("tokenizer.ggml.model")
     tokens = meta.texts("tokenizer.ggml.tokens")
@@ -57,7 +57,6 @@ def build_tokenizer(meta: Metadata, context_length: int) -> PreTrainedTokenizerF
         add_eos_token=meta.flag("tokenizer.ggml.add_eos_token", False),
         chat_template=_chat_template(meta),
         clean_up_tokenization_spaces=False,
-        model_max_length=context_length,
         padding_side="left",
     )
 

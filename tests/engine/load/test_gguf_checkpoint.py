@@ -45,6 +45,24 @@ def test_a_tensor_decodes_the_same_however_many_threads_share_it(
     assert torch.equal(got, expected.to(dtype or torch.float32))
 
 
+def test_streaming_inside_inference_mode_and_outside_give_tensors_of_that_kind(
+    write_gguf: WriteGGUF,
+    llama_metadata: dict[str, Any],
+    llama_tensors: dict[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gguf_checkpoint, "_SMALLEST_RUN", 1)
+    llama_tensors["blk.0.attn_q.weight"] = _quantized(llama_tensors["blk.0.attn_q.weight"], _Q8_0)
+    with open_checkpoint(write_gguf("llama", llama_metadata, llama_tensors)) as checkpoint:
+        outside = dict(checkpoint.stream(dtype=torch.bfloat16))
+        with torch.inference_mode():
+            inside = dict(checkpoint.stream(dtype=torch.bfloat16))
+    for name, tensor in outside.items():
+        assert not tensor.is_inference()
+        assert inside[name].is_inference()
+        assert torch.equal(tensor, inside[name])
+
+
 def test_quantized_query_rows_are_put_back_in_order(
     write_gguf: WriteGGUF, llama_metadata: dict[str, Any], llama_tensors: dict[str, np.ndarray]
 ) -> None:
