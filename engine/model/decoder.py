@@ -45,7 +45,7 @@ class Decoder(CausalModel):
         self.dtype = dtype
         self.notices = spec.notices
         self.weight_bytes = weights.size_bytes
-        self.capturable = spec.experts is None  # experts ask the device how many tokens each one got
+        self.capturable = not weights.waits_for_experts
         self.attn_specs = tuple(attn_spec(spec, layer, context_length) for layer in spec.layers)
         self.cache_groups = cache_groups(self.attn_specs)
         self._rope_tables = tuple(rope_tables)

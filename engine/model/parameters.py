@@ -158,6 +158,15 @@ class Weights:
         linears = sum(ref.format.bytes(ref.spec, self.dtype) for ref in self._refs())
         return linears + sum(vector.numel() * vector.element_size() for vector in self._vectors.values())
 
+    @property
+    def waits_for_experts(self) -> bool:
+        """Whether some product asks the device how many rows each expert got, which a captured graph cannot."""
+        device = self.norm.device
+        return any(
+            ref.spec.experts is not None and ref.format.waits_for_experts(ref.spec, self.dtype, device)
+            for ref in self._refs()
+        )
+
     def _refs(self) -> list[WeightRef]:
         return list({id(ref): ref for places in self._places.values() for ref, _ in places}.values())
 

@@ -99,6 +99,10 @@ class Format(ABC):
     def linear_grouped(self, x: Tensor, packed: Packed, ends: Tensor) -> Tensor:
         """x [N, in] sorted by expert, int32 ends [experts] where each expert's rows end. Returns [N, out]."""
 
+    def waits_for_experts(self, spec: LinearSpec, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether `linear_grouped` must know on the host where experts end; such a model cannot be captured."""
+        return True
+
     def randomize(self, packed: Packed, spec: LinearSpec, generator: torch.Generator, std: float) -> None:
         """Fills the planes from N(0, std), one expert at a time, on the device of `generator`."""
         for expert in range(spec.experts or 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -33,18 +33,27 @@ class PlainFormat(Format):
         return F.linear(x, packed.weight, packed.bias)
 
     def linear_grouped(self, x: Tensor, packed: Packed, ends: Tensor) -> Tensor:
-        return _grouped(x, packed.weight, ends)
+        weight = packed.weight
+        if _has_grouped_kernel(weight.device, weight.dtype, weight.shape):
+            return F.grouped_mm(x, weight.transpose(1, 2), offs=ends)
+        out = x.new_empty((x.shape[0], weight.shape[1]))
+        begin = 0
+        for expert, end in enumerate(ends.tolist()):  # on a device, this waits for it
+            if end > begin:
+                torch.mm(x[begin:end], weight[expert].t(), out=out[begin:end])
+            begin = end
+        return out
+
+    def waits_for_experts(self, spec: LinearSpec, dtype: torch.dtype, device: torch.device) -> bool:
+        return not _has_grouped_kernel(device, dtype, spec.shape)
 
     def randomize(self, packed: Packed, spec: LinearSpec, generator: torch.Generator, std: float) -> None:
         packed.weight.normal_(0.0, std, generator=generator)
 
 
-def _grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """One product an expert that has rows; the host must know where they end, which waits for the device once."""
-    out = x.new_empty((x.shape[0], weight.shape[1]))
-    begin = 0
-    for expert, end in enumerate(ends.tolist()):
-        if end > begin:
-            torch.mm(x[begin:end], weight[expert].t(), out=out[begin:end])
-        begin = end
-    return out
+def _has_grouped_kernel(device: torch.device, dtype: torch.dtype, shape: Sequence[int]) -> bool:
+    """torch's product over experts that reads where each one's rows end on the device: bfloat16, compute capability 8
+    and newer, rows of a multiple of 16 bytes."""
+    if device.type != "cuda" or dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0) and all(size % 8 == 0 for size in shape[-2:])
