@@ -24,6 +24,7 @@ from octavo.engine.errors import CheckpointError, UnsupportedModelError
 from octavo.engine.load.checkpoint import open_checkpoint
 from octavo.engine.load.gguf_config import llama3_factors
 from octavo.engine.load.gguf_names import FAMILIES
+from octavo.engine.model.build import check_checkpoint
 
 _SIZES = {
     "hidden_size": 64,
@@ -241,6 +242,8 @@ def test_names_values_and_logits_come_back(pair: tuple[Case, Path, Path], tmp_pa
     case, folder, path = pair
     with open_checkpoint(folder) as original, open_checkpoint(path) as read:
         assert read.config["model_type"] == (case.model_type_read or case.model_type)
+        # The decoder finds every weight it wants and no other.
+        assert check_checkpoint(original).head_size == check_checkpoint(read).head_size == case.head_dim
         expected, got = dict(original.stream()), dict(read.stream())
         assert {n: t.shape for n, t in got.items()} == {n: t.shape for n, t in expected.items()}
         assert {n: i.shape for n, i in read.tensors.items()} == {n: tuple(t.shape) for n, t in expected.items()}
