@@ -283,12 +283,19 @@ def _models_fit(
     debug: Debug = False,
 ) -> None:
     """Say whether a model fits into the memory that is free now."""
-    from octavo.app.library.fit import estimate_fit
+    from octavo.app.library import ModelNotFoundError, is_repository
+    from octavo.app.library.fit import estimate_fit, estimate_repository
 
     settings = context.obj.settings(config, **({"model.device": device} if device else {}))
     values = settings.values.model
     length = context_length or (None if values.context_length == "auto" else values.context_length)
-    fit = estimate_fit(_path_on_disk(settings, model), context_length=length, device=values.device, dtype=values.dtype)
+    wanted = {"context_length": length, "device": values.device, "dtype": values.dtype}
+    try:
+        fit = estimate_fit(_path_on_disk(settings, model), **wanted)
+    except ModelNotFoundError:
+        if not is_repository(model):
+            raise
+        fit = estimate_repository(model, revision=values.revision, **wanted)
     print(fit.sentence())
     print(fit.table())
 

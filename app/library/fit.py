@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.app.config.sizes import format_size
+from octavo.app.library import hub
+from octavo.app.library.errors import LibraryError
 
 if TYPE_CHECKING:
     from octavo.engine.model.spec import ModelSpec
@@ -57,24 +61,51 @@ def estimate_fit(path: Path, *, context_length: int | None = None, device: str =
     """
     from octavo.engine.load.checkpoint import open_checkpoint
     from octavo.engine.model.spec import ModelSpec
+
+    with open_checkpoint(path) as checkpoint:
+        spec = ModelSpec.from_config(checkpoint.config)
+        parameters = sum(prod(tensor.shape) for tensor in checkpoint.tensors.values())
+    return _estimate(path.name, spec, parameters, context_length, device, dtype)
+
+
+def estimate_repository(
+    repo_id: str,
+    *,
+    revision: str = "main",
+    context_length: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> Fit:
+    """The same for a model of the hub that is not on disk, from its config.json and the sizes of its files.
+
+    Raises LibraryError's kinds; also for a GGUF repository, whose figures are in the file itself.
+    """
+    from octavo.engine.model.spec import ModelSpec
+
+    hub.probe(f"{repo_id} is not on disk.")
+    commit, files = hub.list_files(repo_id, revision)
+    weights = [file for file in hub.needed_files(repo_id, files) if file.name.endswith(".safetensors")]
+    if not weights:
+        raise LibraryError(
+            f"What {repo_id} needs is written inside its GGUF file.",
+            remedy=f"Fetch it first: octavo models pull {repo_id}",
+        )
+    config = json.loads(hub.fetch_file(repo_id, "config.json", commit).read_text(encoding="utf-8"))
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    parameters = sum(file.size for file in weights) // (4 if stored == "float32" else 2)
+    return _estimate(repo_id, ModelSpec.from_config(config), parameters, context_length, device, dtype)
+
+
+def _estimate(name: str, spec: ModelSpec, parameters: int, context_length: int | None, device: str, dtype: str) -> Fit:
     from octavo.engine.run.resolve import free_memory, resolve_device, resolve_dtype
 
     place, _ = resolve_device(device)
     itemsize = resolve_dtype(dtype, place).itemsize
-    with open_checkpoint(path) as checkpoint:
-        spec = ModelSpec.from_config(checkpoint.config)
-        numel = 0
-        for tensor in checkpoint.tensors.values():
-            count = 1
-            for size in tensor.shape:
-                count *= size
-            numel += count
     context = min(context_length or spec.max_positions, spec.max_positions)
-    weights = numel * itemsize
-    workspace = workspace_bytes(spec, itemsize, place.type)
+    weights, workspace = parameters * itemsize, workspace_bytes(spec, itemsize, place.type)
     free = free_memory(place)
     longest = longest_context(spec, itemsize, free - weights - workspace)
-    return Fit(path.name, str(place), context, longest, weights, kv_bytes(spec, itemsize, context), workspace, free)
+    return Fit(name, str(place), context, longest, weights, kv_bytes(spec, itemsize, context), workspace, free)
 
 
 def kv_bytes(spec: ModelSpec, itemsize: int, context_length: int) -> int:

@@ -165,6 +165,15 @@ def list_files(repo_id: str, revision: str = "main") -> tuple[str, list[RemoteFi
     return info.sha or revision, [RemoteFile(item.rfilename, item.size or 0) for item in info.siblings or ()]
 
 
+def fetch_file(repo_id: str, name: str, commit: str, cache: Path | None = None) -> Path:
+    """One small file of a repository, from the cache or the hub."""
+    from huggingface_hub import constants, hf_hub_download
+
+    place = Path(cache or constants.HF_HUB_CACHE)
+    with _Plain(repo_id, commit, place):
+        return Path(hf_hub_download(repo_id, name, revision=commit, cache_dir=place))
+
+
 def needed_files(repo_id: str, files: Iterable[RemoteFile], variant: str | None = None) -> list[RemoteFile]:
     """Which files of a repository a model needs. Raises ModelNotFoundError where there is none or no single one."""
     top = {file.name: file for file in files if "/" not in file.name}

@@ -65,6 +65,11 @@ def resolve_model(
     )
 
 
+def is_repository(model_id: str) -> bool:
+    """Whether `model_id` has the form of a hub repository without a file: org/name."""
+    return not is_path(model_id) and ":" not in model_id and _REPOSITORY.fullmatch(model_id) is not None
+
+
 def is_path(model_id: str) -> bool:
     """Whether `model_id` can only mean a place on disk: it begins with / . ~ or a drive, or holds a backslash."""
     return model_id.startswith((".", "~", "/")) or "\\" in model_id or re.match(r"[A-Za-z]:/", model_id) is not None

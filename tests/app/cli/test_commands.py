@@ -171,11 +171,20 @@ def test_models_commands_work_on_files(octavo: Octavo, starter_path: Path, monke
     assert "for a chat of 512 tokens" in fitted.out
 
 
-@pytest.mark.parametrize("command", ["inspect", "fit"])
-def test_a_model_that_is_not_there_ends_with_1(octavo: Octavo, command: str) -> None:
-    result = octavo("models", command, "org/nothing")
+@pytest.mark.parametrize(
+    ("command", "model", "said"),
+    [
+        ("inspect", "org/nothing", "org/nothing is not on disk. Fetch it: octavo models pull org/nothing"),
+        ("fit", "org/nothing:Q4_0", "org/nothing is not on disk. Fetch it: octavo models pull org/nothing:Q4_0"),
+        ("fit", "org/nothing", "HF_HUB_OFFLINE is set, so nothing is downloaded. org/nothing is not on disk."),
+        ("fit", "./nothing", "There is no folder or file"),
+        ("pull", "none", "no model is chosen"),
+    ],
+)
+def test_a_model_that_is_not_there_ends_with_1(octavo: Octavo, command: str, model: str, said: str) -> None:
+    result = octavo("models", command, model)
     assert result.code == 1
-    assert "org/nothing is not on disk. Fetch it: octavo models pull org/nothing" in result.err
+    assert said in result.err
 
 
 def test_removing_asks_first(octavo: Octavo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from octavo.app.library.fit import Fit, estimate_fit, kv_bytes, longest_context
+from octavo.app.library import LibraryError, ModelNotFoundError
+from octavo.app.library.fit import Fit, estimate_fit, estimate_repository, kv_bytes, longest_context
 from octavo.app.library.inspect import report
 from octavo.engine.errors import CheckpointError
 from octavo.engine.model.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from tests.app.library.conftest import FakeHub
 
 LLAMA = {
     "model_type": "llama",
@@ -52,6 +58,20 @@ def test_the_sentence_says_what_to_do() -> None:
     assert fit.sentence() == "m needs about 1.3 GiB on cpu for a chat of 4096 tokens; 2.0 GiB are free. It fits."
     assert "model.context_length: 900" in replace(fit, free_bytes=2**30, longest_context=900).sentence()
     assert "Choose a smaller model" in replace(fit, free_bytes=2**20, longest_context=0).sentence()
+
+
+def test_a_model_of_the_hub_is_judged_before_it_is_fetched(fake_hub: FakeHub) -> None:
+    files = {"config.json": json.dumps({**LLAMA, "dtype": "float32"}).encode(), "tokenizer.json": b"{}"}
+    fake_hub.repositories["org/model"] = {**files, "model.safetensors": b"w" * 40_000}
+    fake_hub.repositories["org/gguf"] = {"m-Q8_0.gguf": b"8"}
+    fit = estimate_repository("org/model", device="cpu", dtype="bfloat16", context_length=100)
+    assert fit.weight_bytes == 20_000
+    assert fit.kv_bytes == 3 * 2 * (2 * 16) * 2 * 100
+    assert not any("model.safetensors" in request for request in fake_hub.requests)
+    with pytest.raises(LibraryError, match="octavo models pull org/gguf"):
+        estimate_repository("org/gguf", device="cpu")
+    with pytest.raises(ModelNotFoundError, match="There is no model org/none"):
+        estimate_repository("org/none", device="cpu")
 
 
 def test_the_starter_needs_what_its_size_says(starter_path: Path) -> None:
