@@ -54,7 +54,7 @@ class PagedCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Stores [1, Hkv, T, D] keys and values; they come back as they are, since our function reads the pages."""
-        self._step.write(layer_idx, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1))
+        self._step.write(layer_idx, _by_token(key_states), _by_token(value_states))
         setattr(key_states, CALL, PagedCall(self._step, layer_idx, self._specs[layer_idx]))
         return key_states, value_states
 
@@ -109,7 +109,7 @@ def attention(
     """The registered function: query [1, Hq, T, D] to [1, T, Hq, D], over the pages of the step pinned to `key`."""
     call = getattr(key, CALL, None)
     if isinstance(call, PagedCall):
-        return call.attend(query[0].transpose(0, 1))[None], None
+        return call.attend(_by_token(query))[None], None
     if not isinstance(call, _TrialCall):
         raise UnsupportedModelError("Its attention reads other keys than it stored in the cache.")
     spec = _read_call(module, query, key, value, attention_mask, scaling, call, kwargs)
@@ -120,6 +120,11 @@ def attention(
 def register() -> None:
     """Makes the function known to transformers; doing so twice does no harm."""
     AttentionInterface.register(NAME, attention)
+
+
+def _by_token(states: Tensor) -> Tensor:
+    """[1, heads, T, D] to contiguous [T, heads, D]."""
+    return states[0].transpose(0, 1).contiguous()
 
 
 def _read_call(
