@@ -157,5 +157,7 @@ class Server(uvicorn.Server):
         """Unlike uvicorn's own, does not raise the signal again at the end: ending as asked is a success."""
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
+            for name in ("uvicorn.error", "asyncio"):  # traces of what is cut off help nobody who asked for it
+                logging.getLogger(name).disabled = True
         else:
             self.should_exit = True

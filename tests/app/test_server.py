@@ -1,0 +1,149 @@
+"""The whole server: what it starts, in which order it stops, and what it refuses to be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from fastapi.testclient import TestClient
+from hosting import GatedLoads, settings
+from serving import free_socket
+
+from octavo.app.chat.store import ChatStore
+from octavo.app.guards import UnsafeHostError
+from octavo.app.server import create_app, run_server
+
+SUPPORT = Path(__file__).parent / "support"
+SERVE = """
+    import sys
+    sys.path.insert(0, {support!r})
+    from pathlib import Path
+    from fake_engine import FakeEngine
+    from hosting import settings
+    import octavo.app.host as host_module
+    import octavo.app.server as server_module
+    from octavo.app.host import ModelHost
+
+    server_module.GRACE_S = 60 if {slow} else 3
+    script = (lambda _: "word " * 5000) if {slow} else (lambda _: "short")
+    server_module.ModelHost = lambda: ModelHost(
+        find=lambda config, report: Path("fake"),
+        build=lambda *_: FakeEngine(script, token_s=0.002, context_length=100_000),
+    )
+    config = settings(Path({folder!r}))
+    code = server_module.run_server(
+        config, page=False, open_browser=False, port={port}, on_started=lambda: print("started", flush=True)
+    )
+    print("code", code, flush=True)
+    sys.exit(code)
+"""
+
+
+@contextmanager
+def served(tmp_path: Path, *, slow: bool = False) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """`run_server` in a process of its own, as the command line runs it, with a fake engine."""
+    with free_socket() as listener:
+        port = listener.getsockname()[1]
+    script = textwrap.dedent(SERVE).format(support=str(SUPPORT), folder=str(tmp_path), port=port, slow=slow)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OCTAVO_DATA_DIR": str(tmp_path / "data")},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            yield process, client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until_ready(client: httpx.Client) -> None:
+    while client.get("/health").json()["state"] != "ready":
+        time.sleep(0.02)
+
+
+posix_signals = pytest.mark.skipif(os.name != "posix", reason="signals are sent differently on Windows")
+
+
+@posix_signals
+def test_one_signal_ends_the_server_in_order(tmp_path: Path) -> None:
+    with served(tmp_path) as (process, client):
+        wait_until_ready(client)
+        body = {"model": "default", "messages": [{"role": "user", "content": "hi"}]}
+        assert client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] == "short"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == "code 0\n"
+
+
+@posix_signals
+def test_the_second_interrupt_ends_a_running_stream_at_once(tmp_path: Path) -> None:
+    with served(tmp_path, slow=True) as (process, client):
+        wait_until_ready(client)
+        body = {"model": "default", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            pieces = answer.iter_bytes()
+            next(pieces)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            assert process.poll() is None  # the first lets it end by itself for a while
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130  # half of the time that the first one gave
+
+
+def test_everything_is_closed_with_the_app(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    loads = GatedLoads(FakeEngine)
+    loads.open()
+    host, store = loads.host(), ChatStore(tmp_path / "chats.sqlite3")
+    with TestClient(create_app(config, host, store), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        host.load(config.values)
+        assert host.wait(5) == "ready"
+        assert client.get("/health").status_code == 200
+    assert host.state == "empty"
+    assert loads.made[0].status().state == "closed"
+    again = ChatStore(tmp_path / "chats.sqlite3")  # nothing holds it any more
+    again.create_chat()
+    again.close()
+
+
+def test_the_settings_of_the_guards_come_from_the_configuration(tmp_path: Path) -> None:
+    config = settings(
+        tmp_path,
+        server__api_key="secret",
+        server__allowed_hosts=["octavo.home"],
+        server__allowed_origins=["https://tool.example"],
+    )
+    app = create_app(config, GatedLoads(FakeEngine).host(), ChatStore(None))
+    with TestClient(app, base_url="http://127.0.0.1:7860", client=("127.0.0.1", 1)) as client:
+        assert client.get("/v1/models").status_code == 401
+        key = {"Authorization": "Bearer secret"}
+        assert client.get("/v1/models", headers=key).status_code == 200
+        assert client.get("/v1/models", headers={**key, "Host": "octavo.home"}).status_code == 200
+        assert client.get("/v1/models", headers={**key, "Host": "evil.example"}).status_code == 400
+        answer = client.get("/v1/models", headers={**key, "Origin": "https://tool.example"})
+        assert answer.headers["access-control-allow-origin"] == "https://tool.example"
+
+
+def test_the_network_without_a_key_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    server = config.values.server.model_copy(update={"host": "0.0.0.0"})
+    config = replace(config, values=config.values.model_copy(update={"server": server}))
+    with pytest.raises(UnsafeHostError, match=r"server\.api_key"):
+        run_server(config, page=False, open_browser=False, port=0)

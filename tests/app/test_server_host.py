@@ -1,0 +1,235 @@
+"""The one model: loaded in the background, cancelled, failed, replaced, freed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from hosting import GatedLoads, settings
+
+from octavo.app.config import Config
+from octavo.app.host import LoadCancelled, ModelHost
+from octavo.engine.errors import LoadError
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return settings(tmp_path, model__id="some-model").values
+
+
+@pytest.fixture
+def loads() -> GatedLoads:
+    return GatedLoads(FakeEngine)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_load_goes_from_empty_over_loading_to_ready(loads: GatedLoads, config: Config) -> None:
+    host = loads.host()
+    assert (host.state, host.engine, host.progress) == ("empty", None, None)
+    states: list[str] = []
+    host.add_listener(lambda: states.append(host.state))
+    host.load(config)
+    assert host.state == "loading"
+    assert host.model_id == "some-model"
+    wait_for(lambda: host.progress is not None and host.progress.done > 0)
+    assert host.progress is not None
+    assert (host.progress.stage, host.progress.total, host.progress.source) == ("weights", 1000, "some-model")
+    assert host.engine is None
+    loads.open()
+    assert host.wait(5) == "ready"
+    assert host.engine is loads.made[0]
+    assert host.progress is None
+    assert states[0] == "loading"
+    assert states[-1] == "ready"
+    host.close()
+
+
+def test_what_the_engine_did_differently_is_told(config: Config) -> None:
+    loads = GatedLoads(lambda: FakeEngine(notices=("No GPU was found; running on the CPU.",)))
+    loads.open()
+    host = loads.host()
+    host.load(config)
+    host.wait(5)
+    assert host.notices == ("No GPU was found; running on the CPU.",)
+    host.unload()
+    host.wait(5)
+    assert host.notices == ()
+
+
+def test_cancel_is_instant_and_leaves_nothing(loads: GatedLoads, config: Config) -> None:
+    host = loads.host()
+    host.load(config)
+    wait_for(lambda: host.progress is not None and host.progress.done > 0)
+    host.cancel()
+    assert (host.state, host.progress, host.error, host.model_id) == ("empty", None, None, None)
+    host.close()  # waits for the thread
+    assert loads.made == []
+    assert host.state == "empty"
+
+
+def test_a_load_cancelled_in_its_last_moment_is_closed(config: Config) -> None:
+    reached, go = threading.Event(), threading.Event()
+    made: list[FakeEngine] = []
+
+    def build(source: object, config: object, report: object) -> FakeEngine:
+        reached.set()
+        go.wait(5)
+        made.append(FakeEngine())
+        return made[0]
+
+    host = ModelHost(find=lambda config, report: Path("x"), build=build)
+    host.load(config)
+    assert reached.wait(5)
+    host.cancel()
+    go.set()
+    wait_for(lambda: bool(made) and made[0].status().state == "closed")
+    assert (host.state, host.engine) == ("empty", None)
+
+
+def test_a_failed_load_says_why_and_can_be_tried_again(loads: GatedLoads, config: Config) -> None:
+    loads.failure = LoadError("model.safetensors is cut off.", remedy="Fetch it again.")
+    loads.open()
+    host = loads.host()
+    host.load(config)
+    assert host.wait(5) == "failed"
+    assert host.error == "model.safetensors is cut off. Fetch it again."
+    assert host.engine is None
+    loads.failure = None
+    host.load(config)
+    assert host.wait(5) == "ready"
+    assert host.error is None
+    host.close()
+
+
+def test_an_unexpected_error_is_one_sentence_too(loads: GatedLoads, config: Config) -> None:
+    loads.failure = ZeroDivisionError("division by zero")
+    loads.open()
+    host = loads.host()
+    host.load(config)
+    assert host.wait(5) == "failed"
+    assert host.error is not None
+    assert "ZeroDivisionError" in host.error
+    assert "\n" not in host.error
+
+
+def test_a_new_load_frees_the_old_model_first(config: Config) -> None:
+    alive: list[int] = []
+    made: list[weakref.ref[FakeEngine]] = []
+
+    def build(source: object, config: object, report: object) -> FakeEngine:
+        gc.collect()
+        alive.append(sum(1 for ref in made if (old := ref()) is not None and old.status().state == "ready"))
+        engine = FakeEngine()
+        made.append(weakref.ref(engine))
+        return engine
+
+    host = ModelHost(find=lambda config, report: Path("x"), build=build)
+    for _ in range(3):
+        host.load(config)
+        assert host.wait(5) == "ready"
+    assert alive == [0, 0, 0]
+    host.close()
+    gc.collect()
+    assert all(ref() is None for ref in made)
+
+
+def test_the_last_of_several_loads_wins(config: Config, tmp_path: Path) -> None:
+    def build(source: Path, config: object, report: Any) -> FakeEngine:
+        for done in range(5):
+            report("weights", done, 5, "")
+            time.sleep(0.005)
+        return FakeEngine(name=str(source))
+
+    host = ModelHost(find=lambda config, report: Path(config.model.id), build=build)
+    for name in ("one", "two", "three"):
+        host.load(settings(tmp_path, model__id=name).values)
+    assert host.wait(5) == "ready"
+    assert host.engine is not None
+    assert host.engine.info.name == "three"
+    host.close()
+
+
+def test_unload_frees_the_engine(loads: GatedLoads, config: Config) -> None:
+    loads.open()
+    host = loads.host()
+    host.load(config)
+    host.wait(5)
+    host.unload()
+    assert host.engine is None
+    assert host.wait(5) == "empty"
+    assert loads.made[0].status().state == "closed"
+
+
+def test_model_none_loads_nothing(loads: GatedLoads, tmp_path: Path) -> None:
+    loads.open()
+    host = loads.host()
+    host.load(settings(tmp_path, model__id="none").values)
+    assert host.wait(5) == "empty"
+    assert loads.made == []
+
+
+def test_after_close_nothing_is_loaded(loads: GatedLoads, config: Config) -> None:
+    loads.open()
+    host = loads.host()
+    host.close()
+    host.load(config)
+    assert host.state == "empty"
+    assert loads.made == []
+
+
+def test_a_report_of_a_cancelled_load_raises(config: Config) -> None:
+    caught: list[Exception] = []
+    done = threading.Event()
+
+    def find(config: object, report: Any) -> Path:
+        try:
+            while True:
+                report("downloading", 1, 2, "index")
+                time.sleep(0.002)
+        except Exception as error:
+            caught.append(error)
+            raise
+        finally:
+            done.set()
+
+    host = ModelHost(find=find, build=lambda *_: FakeEngine())
+    host.load(config)
+    wait_for(lambda: host.progress is not None and host.progress.stage == "downloading")
+    host.cancel()
+    assert done.wait(5)
+    assert isinstance(caught[0], LoadCancelled)
+    assert host.state == "empty"
+
+
+def test_asyncio_can_wait_for_a_load(loads: GatedLoads, config: Config) -> None:
+    host = loads.host()
+    seen: list[int] = []
+
+    async def test() -> str:
+        host.load(config)
+
+        def changed() -> None:
+            progress = host.progress
+            seen.append(progress.done if progress else -1)
+            if progress and progress.done:
+                loads.open()
+
+        return await asyncio.wait_for(host.wait_until_settled(changed), 5)
+
+    assert asyncio.run(test()) == "ready"
+    assert any(done > 0 for done in seen)
+    host.close()
