@@ -20,8 +20,7 @@ from octavo.engine.errors import LoadError
 from octavo.engine.load.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.memory import KVCache, NoCache, PagePool, PrefixCache, RadixTree, SlotCache
 from octavo.engine.model.base import CausalModel
-from octavo.engine.model.build import build_model, build_random
-from octavo.engine.model.spec import ModelSpec
+from octavo.engine.model.build import build_model, build_random, longest_context
 from octavo.engine.request import Event
 from octavo.engine.run.resolve import (
     CacheSize,
@@ -76,7 +75,9 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
         progress(LoadProgress("tokenizer", 0, 0))
         tokenizer = Tokenizer(checkpoint.load_tokenizer(), name=checkpoint.path.name)
         template = ChatTemplate(tokenizer)
-        ends = stop_token_ids(tokenizer, checkpoint.config, checkpoint.generation_config)
+        ends = stop_token_ids(
+            tokenizer, checkpoint.config, checkpoint.generation_config, template_source=template.source
+        )
         form = _stored_format(checkpoint)
         defaults = dict(checkpoint.generation_config)
         name = checkpoint.path.name
@@ -189,7 +190,7 @@ def benchmark_data() -> dict[str, Any]:
 
 
 def _max_positions(config: Mapping[str, Any]) -> int:
-    return ModelSpec.from_config(dict(config)).max_positions
+    return longest_context(config)
 
 
 def _stored_format(checkpoint: Checkpoint) -> str:

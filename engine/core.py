@@ -225,6 +225,8 @@ class EngineCore:
             rest = live.output.finish()
             if rest.text or rest.reasoning:
                 self._emit(request.id, Delta(request.id, rest.text, rest.reasoning))
+            if rest.matched_stop is not None and reason == "length":  # what was held back completed a stop string
+                reason, stopped_by = "stop", rest.matched_stop
         prompt_logprobs = tuple(live.prompt_logprobs) if request.params.prompt_logprobs is not None else None
         usage = Usage(request.num_prompt, request.cached_tokens, request.num_generated)
         timings = self._timings(live)
