@@ -89,11 +89,11 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            _fail(path, f"has {twice} twice in its header", twice)
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                _fail(path, f"has {name} twice in its header", name)
+            found[name] = value
         return found
 
     try:

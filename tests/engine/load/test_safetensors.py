@@ -279,6 +279,24 @@ def test_tensors_stay_valid_after_the_checkpoint_is_closed_and_its_files_are_gon
     assert torch.equal(tensor, torch.arange(1000.0))
 
 
+def test_a_file_the_system_does_not_let_us_read_is_one_sentence(
+    write_safetensors: WriteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_safetensors([{"w": torch.ones(1)}])
+    locked = folder / "model.safetensors"
+    really_open = Path.open
+
+    def refuse(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return really_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot be read \(Permission denied\)") as caught:
+        open_checkpoint(folder)
+    assert caught.value.file == str(locked)
+
+
 _HEADERS = st.dictionaries(
     st.text(max_size=6),
     st.one_of(
