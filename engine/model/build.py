@@ -7,14 +7,18 @@ from typing import Any
 
 import torch
 
+from octavo.engine.errors import LoadError, UnsupportedModelError
 from octavo.engine.load.checkpoint import Checkpoint
+from octavo.engine.model.base import CausalModel
 from octavo.engine.model.decoder import Decoder
 from octavo.engine.model.families import WeightPlan, plan_weights
 from octavo.engine.model.ops import Ops, TextbookOps
 from octavo.engine.model.parameters import Weights, part_shapes
 from octavo.engine.model.rotary import cos_sin_table
-from octavo.engine.model.spec import ModelSpec
+from octavo.engine.model.spec import FAMILIES, ModelSpec, has_own_decoder
 from octavo.engine.quant import weight_format
+
+_FAMILIES_HINT = f"Octavo's own decoder runs {', '.join(FAMILIES)}."
 
 Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
 
@@ -28,11 +32,17 @@ def build_model(
     fusion: bool,
     quantization: str = "none",
     progress: Progress | None = None,
-) -> Decoder:
+) -> CausalModel:
     """Checks every header, allocates on the device, then streams the tensors into place one by one.
 
-    Raises UnsupportedModelError or CheckpointError before any weight is allocated, LoadError for an unknown format.
+    Families without a decoder of ours run through their transformers class. Raises UnsupportedModelError or
+    CheckpointError before any weight is allocated, LoadError for an unknown format.
     """
+    if not has_own_decoder(checkpoint.config):
+        _check_foreign(checkpoint.config, quantization)
+        from octavo.engine.model.foreign import build_foreign
+
+        return build_foreign(checkpoint, device=device, dtype=dtype, context_length=context_length, progress=progress)
     spec = ModelSpec.from_config(checkpoint.config)
     plan = plan_weights(spec, checkpoint.tensors)
     device = torch.device(device)
@@ -68,6 +78,35 @@ def build_random(
 def model_limits(config: Mapping[str, Any]) -> ModelSpec:
     """What a config says of a model's size, without its weights. Raises UnsupportedModelError."""
     return ModelSpec.from_config(config)
+
+
+def longest_context(config: Mapping[str, Any]) -> int:
+    """Tokens a config's model was made for, rope scaling included, whichever way it runs. Raises
+    UnsupportedModelError."""
+    if has_own_decoder(config):
+        return ModelSpec.from_config(config).max_positions
+    _check_foreign(config, "none")
+    text = config.get("text_config")
+    for part in (text, config) if isinstance(text, Mapping) else (config,):
+        for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+            if isinstance(part.get(key), int) and part[key] > 0:
+                return int(part[key])
+    raise UnsupportedModelError(f"The config of {config.get('model_type')!r} does not say how long its context is.")
+
+
+def _check_foreign(config: Mapping[str, Any], quantization: str) -> None:
+    from octavo.engine.model.foreign import why_not_foreign
+
+    if not config.get("model_type"):
+        raise UnsupportedModelError("The config names no model_type.", remedy=_FAMILIES_HINT)
+    reason = why_not_foreign(config)
+    if reason is not None:
+        raise UnsupportedModelError(reason, remedy=_FAMILIES_HINT)
+    if quantization != "none":
+        raise LoadError(
+            f"Weights of the architecture {config['model_type']} cannot be held as {quantization!r}.",
+            remedy="Set model.quantization to none.",
+        )
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> ModelSpec:

@@ -190,6 +190,15 @@ _ACTIVATIONS = {
 _NOT_CAUSAL = ("paligemma",)
 
 
+def has_own_decoder(config: Mapping[str, Any]) -> bool:
+    """Whether a config is of a family above, alone or as the text part of a multimodal model."""
+    try:
+        _text_part(config)
+    except UnsupportedModelError:
+        return False
+    return True
+
+
 def _text_part(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """The config of the text model, and whether it came out of a multimodal checkpoint's."""
     outer = config.get("model_type")

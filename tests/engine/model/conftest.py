@@ -73,3 +73,18 @@ def memory_checkpoint() -> Callable[..., MemoryCheckpoint]:
         return MemoryCheckpoint(full, {name: t.clone() for name, t in model.state_dict().items()})
 
     return make
+
+
+@pytest.fixture
+def saved_model(tmp_path: Path) -> Callable[[str], Checkpoint]:
+    """Saves a random model of a transformers family and the tiny sizes, and opens it."""
+    import transformers
+
+    from octavo.engine.load.checkpoint import open_checkpoint
+
+    def make(family: str) -> Checkpoint:
+        config = transformers.AutoConfig.for_model(**CONFIG | {"model_type": family, "architectures": None})
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+        return open_checkpoint(tmp_path)
+
+    return make

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from octavo.engine.errors import LoadError
-from octavo.engine.model.build import build_model, build_random, model_limits
+from octavo.engine.errors import LoadError, UnsupportedModelError
+from octavo.engine.model.build import build_model, build_random, longest_context, model_limits
 from octavo.engine.model.families import parameter_count
 from octavo.engine.model.parameters import Weights, interleave, part_shapes
 from octavo.engine.model.spec import ModelSpec
@@ -122,3 +122,32 @@ def test_random_weights_are_seeded_and_spread(tiny_config: dict[str, Any], fusio
 def test_interleaving_puts_rotating_channels_side_by_side() -> None:
     rows = torch.arange(2 * 6)[:, None]
     assert interleave(rows, 6, 4)[:, 0].tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
+
+
+def test_an_architecture_nobody_knows_is_refused_by_name_with_what_is_supported(memory_checkpoint: Make) -> None:
+    checkpoint = memory_checkpoint()
+    checkpoint.config = checkpoint.config | {"model_type": "foo"}
+    for attempt in (lambda: build(checkpoint), lambda: longest_context(checkpoint.config)):
+        with pytest.raises(UnsupportedModelError, match=r"foo.*llama.*qwen3_moe"):
+            attempt()
+    assert not checkpoint.streamed
+
+
+def test_a_feature_of_a_known_family_that_is_missing_is_refused_and_not_tried_elsewhere(
+    memory_checkpoint: Make,
+) -> None:
+    checkpoint = memory_checkpoint()
+    checkpoint.config = checkpoint.config | {"rope_scaling": {"rope_type": "bar"}}
+    with pytest.raises(UnsupportedModelError, match=r"'bar'.*longrope"):
+        build(checkpoint)
+
+
+def test_other_architectures_run_through_their_transformers_class(
+    saved_model: Callable[..., Any],
+) -> None:
+    with saved_model("starcoder2") as checkpoint:
+        assert longest_context(checkpoint.config) == 64
+        model = build(checkpoint)
+        assert model.architecture == "Starcoder2ForCausalLM"
+        with pytest.raises(LoadError, match="'q4'"):
+            build(checkpoint, quantization="q4")
