@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 HELP = "Octavo: several chats at once with a language model on this machine. Without a command: octavo app."
 
-cli = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+cli = typer.Typer(
+    help=HELP,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 config_cli = typer.Typer(help="Look at and check config.yaml.", no_args_is_help=True, rich_markup_mode=None)
 models_cli = typer.Typer(help="The models on this disk.", no_args_is_help=True, rich_markup_mode=None)
 cli.add_typer(config_cli, name="config")
