@@ -3,7 +3,8 @@
 The public functions are called with tensors that have no storage, as on a device with the generation's figures; what
 they would have launched is recorded and compiled with those very arguments, so the tiles checked are the tiles chosen
 at run time. A kernel that does not compile, or asks for more shared memory than a block of that generation may have,
-is reported and makes the exit code 1.
+is reported and makes the exit code 1. Without `--full`, each generation gets every kernel in its natural 16-bit type
+and the common head size; the other types and head sizes are spread over the generations.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -65,32 +66,48 @@ class Report:
     seconds: float = 0.0
 
 
-def compile_all(targets: list[int], workers: int) -> Iterator[Report]:
+def compile_all(targets: list[int], workers: int, full: bool = False) -> Iterator[Report]:
     """Compiles all launches of all targets in `workers` processes, yielding reports as they come."""
-    jobs = [(target, launch) for target in targets for launch in record(target)]
+    jobs = [(target, launch) for target in targets for launch in record(target, full)]
+    jobs.sort(key=lambda job: job[1].kernel != "prefill_kernel")  # the slowest first
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_compile, jobs)
+        for future in as_completed([pool.submit(_compile, job) for job in jobs]):
+            yield future.result()
 
 
-def record(target: int) -> list[Launch]:
-    """The distinct launches that `exercise` makes on a device of this generation."""
+def record(target: int, full: bool = False) -> list[Launch]:
+    """The distinct launches that this generation is checked with."""
     launches: dict[Launch, None] = {}
     with as_device(TARGETS[target]), _recording(launches):
-        exercise(TARGETS[target])
+        _exercise(target, full)
     return list(launches)
 
 
-def exercise(traits: DeviceTraits) -> None:
+def _exercise(target: int, full: bool) -> None:
     """Calls every public function with the types and sizes that make it choose each of its branches."""
-    types = [torch.float16, torch.float32] + ([torch.bfloat16] if traits.tensor_cores else [])
-    for dtype in types:
-        wide = dtype == torch.bfloat16 or not traits.tensor_cores  # the type most models use there gets every shape
-        _small_operations(dtype)
-        for dim in (64, 80, 128, 256) if wide else (96,):
-            _attention(traits, dtype, AttentionShape(8, 2, dim, dim, dim**-0.5), page_size=16)
-        if wide:
-            _attention(traits, dtype, AttentionShape(8, 4, 256, 256, 0.06, softcap=50.0, window=4096), page_size=8192)
+    traits = TARGETS[target]
+    native = torch.bfloat16 if traits.tensor_cores else torch.float16
+    others = [dtype for dtype in (torch.float16, torch.float32, torch.bfloat16) if dtype != native]
+    if not traits.tensor_cores:
+        others.remove(torch.bfloat16)
     _sampling()
+    _small_operations(native)
+    _attention(traits, native, _shape(128), full)
+    if full or target == 90:
+        for dtype in others:
+            _small_operations(dtype)
+            _attention(traits, dtype, _shape(64), full)
+    for dim in (64, 80, 96, 256) if full else _SPREAD.get(target, ()):
+        _attention(traits, native, _shape(dim), full)
+    if full or target == 120:  # paging off, window and soft-cap, on a generation with little shared memory
+        _attention(traits, native, AttentionShape(8, 4, 256, 256, 0.06, softcap=50.0, window=4096), full, 8192)
+
+
+_SPREAD = {75: (64,), 80: (96,), 86: (64,), 90: (256,), 100: (80,)}  # more head sizes, one a generation
+
+
+def _shape(dim: int) -> AttentionShape:
+    return AttentionShape(8, 2, dim, dim, dim**-0.5)
 
 
 def _small_operations(dtype: torch.dtype) -> None:
@@ -111,7 +128,9 @@ def _small_operations(dtype: torch.dtype) -> None:
         activation.gated(_empty(7, 2 * 14336, dtype=dtype), act)
 
 
-def _attention(traits: DeviceTraits, dtype: torch.dtype, shape: AttentionShape, page_size: int) -> None:
+def _attention(
+    traits: DeviceTraits, dtype: torch.dtype, shape: AttentionShape, full: bool, page_size: int = 16
+) -> None:
     rows, tokens = 4, 4096
     q = _empty(tokens, shape.q_heads, shape.dim, dtype=dtype)
     out = _empty(tokens, shape.q_heads, shape.v_dim, dtype=dtype)
@@ -120,12 +139,12 @@ def _attention(traits: DeviceTraits, dtype: torch.dtype, shape: AttentionShape, 
     v = _empty(9, shape.kv_heads, page_size, shape.v_dim, dtype=dtype)
     table = _empty(rows, 512, dtype=torch.int32)
     lengths, positions = _empty(rows + 1, dtype=torch.int32), _empty(tokens, dtype=torch.int64)
-    for splits, sums in ((1, None), (8, lse)):
+    for splits, sums in ((1, None), (8, lse)) if full else ((8, None),):
         paged_attention.decode_attention(
             q, k, v, table, positions, lengths, out, sums, shape, rows=rows, splits=splits
         )  # fmt: skip
     if traits.tensor_cores:
-        for max_q in (4, 64, 2048):
+        for max_q in (4, 64, 2048) if full else (2048,):
             paged_attention.prefill_attention(
                 q, k, v, table, lengths, positions, lengths, out, None, shape,
                 first_row=0, num_rows=rows, num_tokens=tokens, max_q=max_q,
@@ -229,12 +248,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--targets", default=",".join(map(str, TARGETS)), help="compute capabilities, comma-separated")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--verbose", action="store_true", help="one line a kernel")
+    parser.add_argument("--full", action="store_true", help="every type, head size and tile on every generation")
     options = parser.parse_args(arguments)
     targets = [int(target) for target in options.targets.split(",")]
     failed = 0
     counts: dict[int, set[str]] = {target: set() for target in targets}
     compiled = dict.fromkeys(targets, 0)
-    for report in compile_all(targets, options.workers):
+    for report in compile_all(targets, options.workers, options.full):
         launch = report.launch
         if report.error is not None:
             failed += 1

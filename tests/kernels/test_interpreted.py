@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.timeout(900)  # half a minute on idle cores
 def test_kernels_equal_their_references_under_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     tests = Path(__file__).parent / "interpreted"

@@ -47,8 +47,9 @@ def paged_batch(
     dtype: torch.dtype,
     device: str = "cpu",
     spare_pages: int = 3,
+    shuffled: bool = True,
 ) -> PagedBatch:
-    """Fresh random queries, keys and values in shuffled pages.
+    """Fresh random queries, keys and values in shuffled pages, or in the last ones.
 
     The trash page, pages nobody owns and the unused end of each row's last page hold NaN; pages wholly before every
     query's window were given back, so their entries point to the trash page.
@@ -57,7 +58,7 @@ def paged_batch(
     kv_lens, q_lens = [kv for kv, _ in rows], [q for _, q in rows]
     counts = [-(-kv // page_size) for kv in kv_lens]
     pages = 1 + sum(counts) + spare_pages
-    order = (torch.randperm(pages - 1) + 1).tolist()
+    order = (torch.randperm(pages - 1) + 1 if shuffled else torch.arange(1, pages)).tolist()
     table = torch.zeros((len(rows), max(counts, default=0) + 2), dtype=torch.int32)
     k_pages = torch.full((pages, shape.kv_heads, page_size, shape.dim), NAN, dtype=dtype, device=device)
     v_pages = torch.full((pages, shape.kv_heads, page_size, shape.v_dim), NAN, dtype=dtype, device=device)
