@@ -29,8 +29,15 @@ def _half(blocks: Tensor, start: int) -> Tensor:
     return blocks[:, start : start + 2].contiguous().view(torch.float16).float()
 
 
+def _two_halves(blocks: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """The two float16 from byte `start` of each block on, each as float32 [blocks, 1]."""
+    pair = blocks[:, start : start + 4].contiguous().view(torch.float16).float()
+    return pair[:, :1], pair[:, 1:]
+
+
 def _nibbles(packed: Tensor) -> Tensor:
     """uint8 [..., n] to uint8 [..., 2, n]: all low nibbles, then all high ones."""
+    packed = packed.contiguous()  # two operations over scattered rows cost more than one copy
     return torch.stack((packed & 0x0F, packed >> 4), dim=-2)
 
 
@@ -63,8 +70,8 @@ def _q4_0(blocks: Tensor) -> Tensor:
 
 
 def _q4_1(blocks: Tensor) -> Tensor:
-    quants = _nibbles(blocks[:, 4:]).flatten(1).float()
-    return quants.mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+    scale, minimum = _two_halves(blocks, 0)
+    return _nibbles(blocks[:, 4:]).flatten(1).float().mul_(scale).add_(minimum)
 
 
 def _q5_0(blocks: Tensor) -> Tensor:
@@ -73,8 +80,9 @@ def _q5_0(blocks: Tensor) -> Tensor:
 
 
 def _q5_1(blocks: Tensor) -> Tensor:
+    scale, minimum = _two_halves(blocks, 0)
     quants = _nibbles(blocks[:, 8:]).flatten(1) | (_bits(blocks[:, 4:8]) << 4)
-    return quants.float().mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+    return quants.float().mul_(scale).add_(minimum)
 
 
 def _q8_0(blocks: Tensor) -> Tensor:
@@ -92,8 +100,9 @@ def _scaled(quants: Tensor, scales: Tensor, minimums: Tensor | None = None) -> T
 
 def _q2_k(blocks: Tensor) -> Tensor:
     packed = blocks[:, :16]  # a nibble of scale, a nibble of minimum for 16 elements
-    scales = (packed & 0x0F).float().mul_(_half(blocks, 80))
-    minimums = (packed >> 4).float().mul_(_half(blocks, 82))
+    scale, minimum = _two_halves(blocks, 80)
+    scales = (packed & 0x0F).float().mul_(scale)
+    minimums = (packed >> 4).float().mul_(minimum)
     quants = _shifted(blocks[:, 16:80].reshape(-1, 2, 32), (0, 2, 4, 6), 3)
     return _scaled(quants, scales, minimums)
 
@@ -118,15 +127,17 @@ def _six_bit_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def _q4_k(blocks: Tensor) -> Tensor:
     scales, minimums = _six_bit_pairs(blocks[:, 4:16])
+    scale, minimum = _two_halves(blocks, 0)
     quants = _nibbles(blocks[:, 16:144].reshape(-1, 4, 32))
-    return _scaled(quants, scales.mul_(_half(blocks, 0)), minimums.mul_(_half(blocks, 2)))
+    return _scaled(quants, scales.mul_(scale), minimums.mul_(minimum))
 
 
 def _q5_k(blocks: Tensor) -> Tensor:
     scales, minimums = _six_bit_pairs(blocks[:, 4:16])
     high = _shifted(blocks[:, 16:48].unsqueeze(1), tuple(range(8)), 1)
     quants = _nibbles(blocks[:, 48:176].reshape(-1, 4, 32)).flatten(1) | (high.flatten(1) << 4)
-    return _scaled(quants, scales.mul_(_half(blocks, 0)), minimums.mul_(_half(blocks, 2)))
+    scale, minimum = _two_halves(blocks, 0)
+    return _scaled(quants, scales.mul_(scale), minimums.mul_(minimum))
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
