@@ -22,18 +22,19 @@ def set_up_logging(level: str = "info", folder: Path | None = None) -> Path | No
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")  # a Windows code page must not end a line of log in an error
     _add(root, logging.StreamHandler(sys.stderr), "%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
-    file: Path | None = (folder or paths.log_dir()) / FILE_NAME
+    file = (folder or paths.log_dir()) / FILE_NAME
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(file, maxBytes=5_000_000, backupCount=3, encoding="utf-8")
     except OSError as error:
         logging.getLogger(__name__).warning("No log file: %s cannot be written (%s).", file, error.strerror or error)
-        file = None
+        is_kept = False
     else:
         _add(root, handler, "%(asctime)s %(levelname)s %(name)s: %(message)s", None)
+        is_kept = True
     root.setLevel(logging.WARNING)
     set_level(level)
-    return file
+    return file if is_kept else None
 
 
 def set_level(level: str) -> None:

@@ -6,14 +6,11 @@ import json
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from octavo.app.config.sizes import format_size
 from octavo.app.library import hub
 from octavo.app.library.errors import LibraryError
-
-if TYPE_CHECKING:
-    from octavo.engine.model.spec import ModelSpec
+from octavo.app.library.shape import Shape, read_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,11 @@ def estimate_fit(path: Path, *, context_length: int | None = None, device: str =
     Raises CheckpointError or UnsupportedModelError for what cannot be loaded, DeviceError for a missing device.
     """
     from octavo.engine.load.checkpoint import open_checkpoint
-    from octavo.engine.model.spec import ModelSpec
 
     with open_checkpoint(path) as checkpoint:
-        spec = ModelSpec.from_config(checkpoint.config)
+        shape = read_shape(checkpoint.config)
         parameters = sum(prod(tensor.shape) for tensor in checkpoint.tensors.values())
-    return _estimate(path.name, spec, parameters, context_length, device, dtype)
+    return _estimate(path.name, shape, parameters, context_length, device, dtype)
 
 
 def estimate_repository(
@@ -80,7 +76,6 @@ def estimate_repository(
 
     Raises LibraryError's kinds; also for a GGUF repository, whose figures are in the file itself.
     """
-    from octavo.engine.model.spec import ModelSpec
 
     hub.probe(f"{repo_id} is not on disk.")
     commit, files = hub.list_files(repo_id, revision)
@@ -93,45 +88,45 @@ def estimate_repository(
     config = json.loads(hub.fetch_file(repo_id, "config.json", commit).read_text(encoding="utf-8"))
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     parameters = sum(file.size for file in weights) // (4 if stored == "float32" else 2)
-    return _estimate(repo_id, ModelSpec.from_config(config), parameters, context_length, device, dtype)
+    return _estimate(repo_id, read_shape(config), parameters, context_length, device, dtype)
 
 
-def _estimate(name: str, spec: ModelSpec, parameters: int, context_length: int | None, device: str, dtype: str) -> Fit:
+def _estimate(name: str, shape: Shape, parameters: int, context_length: int | None, device: str, dtype: str) -> Fit:
     from octavo.engine.run.resolve import free_memory, resolve_device, resolve_dtype
 
     place, _ = resolve_device(device)
     itemsize = resolve_dtype(dtype, place).itemsize
-    context = min(context_length or spec.max_positions, spec.max_positions)
-    weights, workspace = parameters * itemsize, workspace_bytes(spec, itemsize, place.type)
+    context = min(context_length or shape.max_positions, shape.max_positions)
+    weights, workspace = parameters * itemsize, workspace_bytes(shape, itemsize, place.type)
     free = free_memory(place)
-    longest = longest_context(spec, itemsize, free - weights - workspace)
-    return Fit(name, str(place), context, longest, weights, kv_bytes(spec, itemsize, context), workspace, free)
+    longest = longest_context(shape, itemsize, free - weights - workspace)
+    return Fit(name, str(place), context, longest, weights, kv_bytes(shape, itemsize, context), workspace, free)
 
 
-def kv_bytes(spec: ModelSpec, itemsize: int, context_length: int) -> int:
+def kv_bytes(shape: Shape, itemsize: int, context_length: int) -> int:
     """Keys and values of one chat: 2 x heads x head size for each token a layer keeps (all, or its window)."""
-    tokens = sum(min(context_length, layer.window or context_length) for layer in spec.layers)
-    return 2 * spec.kv_heads * spec.head_size * itemsize * tokens
+    tokens = sum(min(context_length, window or context_length) for window in shape.windows)
+    return 2 * shape.kv_heads * shape.head_size * itemsize * tokens
 
 
-def longest_context(spec: ModelSpec, itemsize: int, budget_bytes: int) -> int:
+def longest_context(shape: Shape, itemsize: int, budget_bytes: int) -> int:
     """The most tokens, at most the model's own length, whose keys and values fit into `budget_bytes`."""
-    low, high = 0, spec.max_positions
+    low, high = 0, shape.max_positions
     while low < high:
         middle = (low + high + 1) // 2
-        if kv_bytes(spec, itemsize, middle) <= budget_bytes:
+        if kv_bytes(shape, itemsize, middle) <= budget_bytes:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def workspace_bytes(spec: ModelSpec, itemsize: int, device_type: str) -> int:
+def workspace_bytes(shape: Shape, itemsize: int, device_type: str) -> int:
     """Activations of one prompt chunk and the scores of a full step; on CUDA the reserve the engine keeps free."""
     if device_type == "cuda":
         from octavo.engine.run.resolve import CUDA_RESERVE_BYTES
 
         return CUDA_RESERVE_BYTES
     chunk, rows = 512, 64  # the engine's defaults on the CPU
-    activations = chunk * (2 * spec.intermediate_size + 4 * spec.hidden_size) * itemsize
-    return activations + 2 * rows * spec.vocab_size * 4
+    activations = chunk * (2 * shape.intermediate_size + 4 * shape.hidden_size) * itemsize
+    return activations + 2 * rows * shape.vocab_size * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.app.config.sizes import format_size
+from octavo.app.library.shape import read_shape
 
 
 def report(path: Path) -> str:
@@ -12,23 +13,25 @@ def report(path: Path) -> str:
     from octavo.engine.errors import CheckpointError
     from octavo.engine.load.checkpoint import open_checkpoint
     from octavo.engine.load.inspect import inspect_checkpoint
-    from octavo.engine.model.build import check_checkpoint
+    from octavo.engine.model.build import check_checkpoint, has_own_decoder
 
     found = inspect_checkpoint(path)
     if found.problems:
         raise CheckpointError(f"{path} cannot be loaded: " + "\n".join(found.problems), file=str(path))
     with open_checkpoint(path) as checkpoint:
-        spec = check_checkpoint(checkpoint)
+        shape = read_shape(checkpoint.config)
+        if has_own_decoder(checkpoint.config):
+            check_checkpoint(checkpoint)
     formats = ", ".join(f"{name} {format_size(size)}" for name, size in found.bytes_by_dtype.items())
     lines = [
         f"{'path':<13} {found.path}",
         f"{'format':<13} {found.kind}, {len(found.files)} file{'s' if len(found.files) != 1 else ''}",
-        f"{'architecture':<13} {found.architecture} ({spec.family})",
+        f"{'architecture':<13} {found.architecture} ({shape.family})",
         f"{'parameters':<13} {found.parameters / 1e6:,.1f} million in {len(found.tensors)} tensors",
         f"{'stored':<13} {format_size(found.total_bytes)} ({formats})",
-        f"{'layers':<13} {len(spec.layers)}, {spec.q_heads} query heads, {spec.kv_heads} key-value heads of "
-        f"{spec.head_size}",
-        f"{'context':<13} {spec.max_positions} tokens",
-        f"{'vocabulary':<13} {spec.vocab_size} tokens",
+        f"{'layers':<13} {len(shape.windows)}, {shape.q_heads} query heads, {shape.kv_heads} key-value heads of "
+        f"{shape.head_size}",
+        f"{'context':<13} {shape.max_positions} tokens",
+        f"{'vocabulary':<13} {shape.vocab_size} tokens",
     ]
-    return "\n".join([*lines, *(f"{'note':<13} {notice}" for notice in spec.notices), "Nothing is wrong with it."])
+    return "\n".join([*lines, *(f"{'note':<13} {notice}" for notice in shape.notices), "Nothing is wrong with it."])

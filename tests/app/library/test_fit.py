@@ -12,8 +12,8 @@ import pytest
 from octavo.app.library import LibraryError, ModelNotFoundError
 from octavo.app.library.fit import Fit, estimate_fit, estimate_repository, kv_bytes, longest_context
 from octavo.app.library.inspect import report
-from octavo.engine.errors import CheckpointError
-from octavo.engine.model.spec import ModelSpec
+from octavo.app.library.shape import read_shape
+from octavo.engine.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from tests.app.library.conftest import FakeHub
@@ -35,22 +35,31 @@ LLAMA = {
 
 
 def test_keys_and_values_are_counted_by_layer_head_and_token() -> None:
-    spec = ModelSpec.from_config(LLAMA)
-    assert kv_bytes(spec, 2, 100) == 3 * 2 * (2 * 16) * 2 * 100
+    shape = read_shape(LLAMA)
+    assert kv_bytes(shape, 2, 100) == 3 * 2 * (2 * 16) * 2 * 100
 
 
 def test_a_window_bounds_what_a_layer_keeps() -> None:
-    spec = ModelSpec.from_config({**LLAMA, "model_type": "mistral", "sliding_window": 64})
-    assert kv_bytes(spec, 2, 500) == kv_bytes(spec, 2, 64)
+    shape = read_shape({**LLAMA, "model_type": "mistral", "sliding_window": 64})
+    assert kv_bytes(shape, 2, 500) == kv_bytes(shape, 2, 64)
+
+
+def test_an_architecture_of_transformers_own_is_judged_too() -> None:
+    config = {"model_type": "gpt_neox", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = read_shape({**config, "vocab_size": 99, "max_position_embeddings": 256})
+    assert (shape.kv_heads, shape.head_size, len(shape.windows), shape.max_positions) == (4, 16, 2, 256)
+    assert shape.notices
+    with pytest.raises(UnsupportedModelError, match="mamba"):
+        read_shape({"model_type": "mamba"})
 
 
 def test_the_longest_chat_is_exactly_what_fits() -> None:
-    spec = ModelSpec.from_config(LLAMA)
-    budget = kv_bytes(spec, 2, 300)
-    assert longest_context(spec, 2, budget) == 300
-    assert longest_context(spec, 2, budget - 1) == 299
-    assert longest_context(spec, 2, 10**12) == 512
-    assert longest_context(spec, 2, -5) == 0
+    shape = read_shape(LLAMA)
+    budget = kv_bytes(shape, 2, 300)
+    assert longest_context(shape, 2, budget) == 300
+    assert longest_context(shape, 2, budget - 1) == 299
+    assert longest_context(shape, 2, 10**12) == 512
+    assert longest_context(shape, 2, -5) == 0
 
 
 def test_the_sentence_says_what_to_do() -> None:
