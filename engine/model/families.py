@@ -122,6 +122,7 @@ def plan_weights(spec: ModelSpec, tensors: Mapping[str, TensorHeader]) -> Weight
     sources: dict[str, Source] = {}
     skipped: list[str] = []
     filled: dict[tuple[str, int], str] = {}
+    has_embedding = any(name.endswith("embed_tokens.weight") for name in tensors)
     for name, header in tensors.items():
         source = _source(spec, name)
         if source is None:
@@ -130,8 +131,10 @@ def plan_weights(spec: ModelSpec, tensors: Mapping[str, TensorHeader]) -> Weight
             skipped.append(name)
             continue
         if spec.tied and source.parts == ("head.weight",):
-            skipped.append(name)
-            continue
+            if has_embedding:
+                skipped.append(name)
+                continue
+            source = Source(name, ("embed.weight",))  # of two tensors that share memory some writers keep this one
         _check_shape(shapes, source, header)
         for place in _places(shapes, source):
             if place in filled:

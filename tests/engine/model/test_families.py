@@ -104,6 +104,12 @@ def test_a_tied_head_that_is_there_is_skipped(memory_checkpoint: Make) -> None:
     torch.testing.assert_close(model.logits(hidden), expected)
 
 
+def test_a_tied_checkpoint_may_hold_its_embedding_under_the_heads_name(memory_checkpoint: Make) -> None:
+    checkpoint = with_tensor(memory_checkpoint(tie_word_embeddings=True), "model.embed_tokens.weight", None)
+    model = build_model(checkpoint, device="cpu", dtype=torch.float32, context_length=64, fusion=False)
+    assert torch.equal(model.weights.embed.acquire().weight, checkpoint.held["lm_head.weight"])
+
+
 def test_frequencies_that_follow_from_the_config_are_skipped(memory_checkpoint: Make) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     checkpoint = with_tensor(memory_checkpoint(), name, torch.ones(4))

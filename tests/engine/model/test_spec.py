@@ -116,6 +116,7 @@ def test_longest_context_counts_the_rope_scaling() -> None:
         ({"hidden_size": -1}, ["hidden_size", "-1"]),
         ({"num_hidden_layers": "four"}, ["num_hidden_layers", "'four'"]),
         ({"use_bidirectional_attention": True}, ["bidirectional"]),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, ["awq", "safetensors", "GGUF"]),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["chunked"] * 4}, ["chunked"]),
         ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, ["3", "2"]),
     ],
