@@ -75,6 +75,8 @@ class ModelHost:
         self._working = threading.Lock()  # one load or unload at a time: two engines would not fit into memory
         self._notified_s = 0.0
         self._closed = False
+        self._loaded_from: Config | None = None
+        self._resting: Config | None = None  # what to load again when somebody asks for it
 
     @property
     def state(self) -> HostState:
@@ -118,6 +120,8 @@ class ModelHost:
                 return
             self._attempt += 1
             attempt = self._attempt
+            self._resting = None
+            self._loaded_from = config
             self._model_id = config.model.id
             self._error, self._notices = None, ()
             self._progress = HostProgress("starting")
@@ -134,9 +138,31 @@ class ModelHost:
             self._progress, self._model_id = None, None
             self._set_state("empty")
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether the model was unloaded by `rest` and comes back when it is needed."""
+        return self._resting is not None
+
+    def rest(self) -> None:
+        """Unload a model that nobody uses; `wake` loads it again."""
+        with self._condition:
+            if self._state != "ready":
+                return
+            config = self._loaded_from
+            self.unload()
+            if config is not None:
+                self._resting, self._model_id = config, config.model.id
+
+    def wake(self) -> None:
+        """Begin to load the model again that `rest` unloaded; does nothing otherwise."""
+        with self._condition:
+            if self._resting is not None:
+                self.load(self._resting)
+
     def unload(self) -> None:
         """Free the model in a thread (or cancel its load); the state is "empty" afterwards."""
         with self._condition:
+            self._resting = None
             if self._state == "loading":
                 self.cancel()
                 return
@@ -185,7 +211,11 @@ class ModelHost:
         """The same for asyncio; `on_change` is called in the loop after every change of the progress."""
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        remove = self.add_listener(lambda: loop.call_soon_threadsafe(changed.set))
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        remove = self.add_listener(wake)
         try:
             while self._state in ("loading", "unloading"):
                 if on_change is not None:

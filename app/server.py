@@ -6,10 +6,10 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,6 +21,7 @@ from octavo.app.chat.store import ChatStore
 from octavo.app.csp import ContentSecurityPolicy
 from octavo.app.guards import Guards, check_bind
 from octavo.app.host import ModelHost
+from octavo.app.idle import rest_when_idle
 
 if TYPE_CHECKING:
     from octavo.app.config import Settings
@@ -39,12 +40,17 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
     """
     service = ChatService(store, host, settings)
 
+    def idle_limit_s() -> float:
+        return 60.0 * service.settings.values.app.unload_after_minutes
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.start()
+        resting = asyncio.create_task(rest_when_idle(host, idle_limit_s))
         try:
             yield
         finally:
+            resting.cancel()
             await service.close()
             await asyncio.to_thread(host.close, CLOSE_MODEL_S)
             store.close()
@@ -136,7 +142,7 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         *,
         on_started: Callable[[], None],
-        before_shutdown: Callable[[], object],
+        before_shutdown: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__(config)
         self._on_started = on_started
@@ -148,7 +154,7 @@ class Server(uvicorn.Server):
             self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        closing = asyncio.ensure_future(self._before_shutdown())  # type: ignore[arg-type]
+        closing = asyncio.create_task(self._before_shutdown())
         while not closing.done() and not self.force_exit:
             await asyncio.wait({closing}, timeout=0.05)
         await super().shutdown(sockets)

@@ -70,7 +70,7 @@ class _Call:
 async def chat_completions(request: Request) -> Response:
     """A reply to a list of messages."""
     body = await read_body(request)
-    engine = engine_for(request.app.state.host, body)
+    engine = await engine_for(request.app.state.host, body)
     call, generation = await _start(body, engine, request.app.state.settings)
     if call.stream:
         return EventStream(_chunks(call, generation), generation.abort)

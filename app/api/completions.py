@@ -78,7 +78,7 @@ class _Call:
 async def completions(request: Request) -> Response:
     """Continues one or more prompts, or scores them."""
     body = await read_body(request)
-    engine = engine_for(request.app.state.host, body)
+    engine = await engine_for(request.app.state.host, body)
     call, generation = await _start(body, engine, request.app.state.settings)
     if call.stream:
         return EventStream(_chunks(call, generation), generation.abort)

@@ -81,11 +81,11 @@ class Generation:
         try:
             running = len(tasks)
             while running:
-                index, event = await queue.get()
-                if event is None:
+                index, news = await queue.get()
+                if news is None:
                     running -= 1
                 else:
-                    yield index, _checked(event)
+                    yield index, _checked(news)
         finally:
             for task in tasks:
                 task.cancel()

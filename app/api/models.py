@@ -20,8 +20,8 @@ router = APIRouter()
 _started_s = int(time.time())
 
 
-def engine_for(host: ModelHost, body: Body) -> Engine:
-    """The engine that serves the body's `model`.
+async def engine_for(host: ModelHost, body: Body) -> Engine:
+    """The engine that serves the body's `model`; one that was unloaded for idleness is loaded again first.
 
     Raises ApiError: 400 if none is named, 404 if it is not the one loaded, 503 while none is loaded.
     """
@@ -29,6 +29,9 @@ def engine_for(host: ModelHost, body: Body) -> Engine:
     if not wanted:
         message = f'model is missing. Use "{DEFAULT}" for the loaded model.'
         raise ApiError(400, message, param="model", code="missing_required_parameter")
+    if host.is_resting:
+        host.wake()
+        await host.wait_until_settled()
     engine = host.engine
     if engine is None:
         raise _not_ready(host)
@@ -65,7 +68,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 @router.get("/v1/models/{name:path}")
 async def get_model(request: Request, name: str) -> dict[str, Any]:
     """One model, by its name or "default"."""
-    return _describe(engine_for(request.app.state.host, Body({"model": name})))
+    return _describe(await engine_for(request.app.state.host, Body({"model": name})))
 
 
 def _describe(engine: Engine) -> dict[str, Any]:

@@ -163,6 +163,7 @@ class Reply:
 
     async def _engine(self) -> Engine:
         """The engine, once the model is loaded."""
+        self._host.wake()
         if self._host.state in ("loading", "unloading"):
             await self._host.wait_until_settled(self._say_loading)
         engine = self._host.engine

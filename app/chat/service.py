@@ -68,8 +68,9 @@ class ChatService:
             reply.stop()
         for reply in replies:
             await reply.wait()
-        for hub in (*self._hubs.values(), self._list_hub):
+        for hub in self._hubs.values():
             hub.close()
+        self._list_hub.close()
 
     # Chats
 
@@ -227,6 +228,8 @@ class ChatService:
     def _ended(self, chat_id: str) -> None:
         self._replies.pop(chat_id, None)
         self._publish_changed(chat_id)
+        for idle in [idle for idle, hub in self._hubs.items() if not len(hub) and idle not in self._replies]:
+            del self._hubs[idle]
 
     def _removed(self, chat_id: str) -> None:
         hub = self._hubs.pop(chat_id, None)

@@ -40,6 +40,7 @@ class ChatStore:
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(mode=0o600)  # chats are nobody else's business
             self._db = sqlite3.connect(
                 ":memory:" if path is None else path, check_same_thread=False, isolation_level=None, timeout=10.0
             )

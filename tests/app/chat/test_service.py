@@ -27,6 +27,7 @@ from octavo.app.chat.types import (
     Snapshot,
     UserTurn,
 )
+from octavo.app.idle import rest_when_idle
 from octavo.engine.errors import LoadError
 
 
@@ -643,6 +644,84 @@ def test_a_watcher_that_does_not_read_costs_a_bounded_backlog(tmp_path: Path, mo
                     break
             assert count <= 9
             assert seen == text
+
+    run(test)
+
+
+STRICT = (
+    "{% for message in messages %}"
+    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate.') }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_a_template_that_wants_strict_turns_never_refuses_a_chat(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = FakeEngine(template=STRICT)
+        async with serving(tmp_path, engine) as (service, _):
+            chat = service.create_chat("Be brief.")
+            engine.hold()
+            await service.send(chat.id, "stopped before a word")
+            service.stop(chat.id)
+            await ended(service, chat.id)
+            engine.release()
+            await service.send(chat.id, "second")
+            last = await ended(service, chat.id)
+            assert last.error is None
+            prompt = engine.prompts[-1]
+            assert all(text in prompt for text in ("Be brief.", "stopped before a word", "second"))
+            assert prompt.count("<|im_start|>user") == 1
+
+    run(test)
+
+
+def test_a_model_that_rests_is_woken_by_the_next_message(tmp_path: Path) -> None:
+    async def test() -> None:
+        made: list[FakeEngine] = []
+
+        def make() -> FakeEngine:
+            made.append(FakeEngine())
+            return made[-1]
+
+        loads = GatedLoads(make)
+        loads.open()
+        config = settings(tmp_path)
+        host = loads.host()
+        host.load(config.values)
+        host.wait(5)
+        service = ChatService(ChatStore(None), host, config)
+        await service.start()
+        watching = asyncio.create_task(rest_when_idle(host, lambda: 0.1, check_every_s=0.02))
+        while not host.is_resting:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(host.wait, 5)
+        assert host.state == "empty"
+        assert made[0].status().state == "closed"
+        chat = service.create_chat()
+        await service.send(chat.id, "hello")
+        assert (await ended(service, chat.id)).content == "You said: hello"
+        assert len(made) == 2
+        watching.cancel()
+        await service.close()
+        host.close()
+
+    run(test)
+
+
+def test_a_model_in_use_does_not_rest(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, FakeEngine(lambda _: "word " * 60, token_s=0.001)) as (service, _):
+            watching = asyncio.create_task(rest_when_idle(service.host, lambda: 0.1, check_every_s=0.01))
+            chat = service.create_chat()
+            await service.send(chat.id, "go")
+            assert (await ended(service, chat.id)).status == "complete"
+            watching.cancel()
+            never = asyncio.create_task(rest_when_idle(service.host, lambda: 0, check_every_s=0.01))
+            await asyncio.sleep(0.2)
+            assert service.host.state == "ready"
+            never.cancel()
 
     run(test)
 

@@ -53,6 +53,13 @@ def test_turns_come_back_in_order_after_reopening(store: ChatStore, file: Path) 
     assert last.stats == STATS
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions are other things on Windows")
+def test_only_the_user_can_read_the_chats(store: ChatStore, file: Path) -> None:
+    store.create_chat()
+    for path in file.parent.glob("chats.sqlite3*"):
+        assert path.stat().st_mode & 0o077 == 0
+
+
 def test_a_finished_reply_cannot_be_changed(store: ChatStore) -> None:
     _, reply = with_reply(store)
     store.finish_reply(reply, "complete", "all of it")
