@@ -17,6 +17,7 @@ from torch import Tensor
 
 from octavo.engine.sample import noise
 
+SLICE = 1 << 22  # scores drawn from at once: sorting and hashing them takes some 200 MiB beside
 SPAN = -math.log(noise.NEGLIGIBLE)  # logits this far (times the temperature) below the best can never win
 
 
@@ -68,6 +69,10 @@ def draw_torch(
 
     `best` float32 [N] is each row's largest logit; keys int64 [N, 2]. `any_*`: some row uses the filter.
     """
+    size = max(1, SLICE // logits.shape[-1])
+    if len(logits) > size:
+        parts = (part.split(size) for part in (logits, best, temperature, top_k, top_p, min_p, keys))
+        return torch.cat([draw_torch(*rows, any_top_k=any_top_k, any_top_p=any_top_p) for rows in zip(*parts)])
     weights = ((logits - best[:, None]) / temperature[:, None]).exp_()
     weights = torch.where(weights >= min_p.clamp(min=noise.NEGLIGIBLE)[:, None], weights, 0)
     if any_top_k or any_top_p:

@@ -11,12 +11,16 @@ import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 
+from octavo.engine.config import EngineConfig
+from octavo.engine.engine import Engine
 from octavo.engine.errors import CheckpointError, LoadError, UnsupportedModelError
 from octavo.engine.load.checkpoint import open_checkpoint
 from octavo.engine.model import foreign
 from octavo.engine.model.base import CausalModel
 from octavo.engine.model.foreign import build_foreign, why_not_foreign
+from octavo.engine.request import SamplingParams
 
 SIZES: dict[str, Any] = {
     "vocab_size": 101,
@@ -95,6 +99,36 @@ def test_scores_in_a_changing_batch_and_in_chunks_equal_the_classs_own(name: str
     step({2: late[7:]})
     for row, tokens in enumerate((long, short, late)):
         torch.testing.assert_close(torch.cat(parts[row]), reference.logits(tokens), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("paged_attention", [True, False])
+def test_the_whole_engine_says_what_transformers_says(paged_attention: bool, saved) -> None:
+    """Windows shorter than the chats, two at once, and a third that begins like the first."""
+    reference = saved(configs()["cohere2"])
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(101)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tf.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(reference.path)
+    config = EngineConfig(
+        device="cpu",
+        dtype="float32",
+        context_length=64,
+        page_size=4,
+        kv_memory_bytes=4 << 20,
+        prefill_chunk=8,
+        paged_attention=paged_attention,
+    )
+    prompts = [list(range(20, 41)), [9, 80, 7], [*range(20, 36), 3]]
+    greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    engine = Engine.load(reference.path, config)
+    try:
+        handles = [engine.submit(prompt, greedy) for prompt in prompts[:2]]
+        got = [handle.result().token_ids for handle in handles]
+        got.append(engine.submit(prompts[2], greedy).result().token_ids)
+    finally:
+        engine.close()
+    for prompt, ids in zip(prompts, got):
+        scores = reference.logits([*prompt, *ids])
+        assert list(ids) == scores[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("name", ["cohere2", "gpt2"])

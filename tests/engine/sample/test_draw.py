@@ -102,6 +102,17 @@ def test_both_ways_of_drawing_pick_the_same_token(filters: Filters, shape: str) 
         assert fast == plain.item()
 
 
+def test_many_rows_are_drawn_in_slices_with_the_same_result(monkeypatch) -> None:
+    torch.manual_seed(8)
+    n, logits = 13, torch.randn(13, V) * 3
+    keys = noise.position_keys(torch.tensor([noise.stream(s) for s in range(n)]), torch.arange(n))
+    settings = (torch.full((n,), 0.9), torch.full((n,), 20), torch.full((n,), 0.9), torch.full((n,), 0.01))
+    draw = lambda: draw_torch(logits, logits.amax(-1), *settings, keys, any_top_k=True, any_top_p=True)  # noqa: E731
+    whole = draw()
+    monkeypatch.setattr("octavo.engine.sample.draw.SLICE", 3 * V)
+    assert draw().equal(whole)
+
+
 def test_equal_logits_stand_or_fall_together() -> None:
     logits = torch.tensor([3.0, 1.0, 1.0, 1.0, 0.0])
     drawn = {
