@@ -13,7 +13,8 @@ def report(path: Path) -> str:
     from octavo.engine.errors import CheckpointError
     from octavo.engine.load.checkpoint import open_checkpoint
     from octavo.engine.load.inspect import inspect_checkpoint
-    from octavo.engine.model.build import check_checkpoint, has_own_decoder
+    from octavo.engine.model.build import check_checkpoint
+    from octavo.engine.model.spec import has_own_decoder
 
     found = inspect_checkpoint(path)
     if found.problems:

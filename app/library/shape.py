@@ -25,8 +25,8 @@ class Shape:
 
 def read_shape(config: Mapping[str, Any]) -> Shape:
     """Raises UnsupportedModelError for an architecture the engine does not run."""
-    from octavo.engine.model.build import has_own_decoder, longest_context
-    from octavo.engine.model.spec import ModelSpec
+    from octavo.engine.model.build import longest_context
+    from octavo.engine.model.spec import ModelSpec, has_own_decoder
 
     if not has_own_decoder(config):
         return _foreign(config, longest_context(config))
