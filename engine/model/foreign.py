@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from octavo.engine.load.checkpoint import Checkpoint
+    from octavo.engine.model.foreign_weights import WeightMap
 
 OLDEST_TRANSFORMERS = (5, 24)  # where attention modules hand their arguments to the cache
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
@@ -125,20 +126,11 @@ def build_foreign(
 
     Raises UnsupportedModelError with the reason, CheckpointError for a tensor that is missing, unknown or misshapen.
     """
-    reason = why_not_foreign(checkpoint.config)
-    if reason is not None:
-        raise UnsupportedModelError(reason)
-    from octavo.engine.model.foreign_weights import load_weights, map_weights
+    from octavo.engine.model.foreign_weights import load_weights
 
+    model, weights, specs = _prepare(checkpoint, dtype)
     device = torch.device(device)
     name = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
-    model = _make_empty(checkpoint.config, dtype)
-    family = model.config.model_type
-    weights = map_weights(model, checkpoint.tensors)
-    try:
-        specs = _try_attention(model)
-    except NotImplementedError:  # experts are picked by value, which a model without storage has not
-        specs = None
     with torch.inference_mode():
         load_weights(model, checkpoint, weights, device, dtype, progress)
         _fix_rotary(model, context_length)
@@ -146,10 +138,33 @@ def build_foreign(
         error = _disagreement(foreign, model)
     if not error < AGREEMENT.get(dtype, AGREEMENT_16_BIT):
         raise UnsupportedModelError(
-            f"The architecture {family} attends in a way that Octavo's attention does not reproduce "
+            f"The architecture {model.config.model_type} attends in a way that Octavo's attention does not reproduce "
             f"(relative error {error:.2g} on a few tokens)."
         )
     return foreign
+
+
+def check_foreign(checkpoint: Checkpoint) -> None:
+    """All of `build_foreign`'s checks that need no weights: configuration, attention, tensor names and shapes."""
+    _prepare(checkpoint, torch.float32)
+
+
+def _prepare(
+    checkpoint: Checkpoint, dtype: torch.dtype
+) -> tuple[PreTrainedModel, WeightMap, tuple[AttnSpec, ...] | None]:
+    """The class without storage, where its tensors come from, and what its layers ask of attention: None if that can
+    only be tried on real weights."""
+    reason = why_not_foreign(checkpoint.config)
+    if reason is not None:
+        raise UnsupportedModelError(reason)
+    from octavo.engine.model.foreign_weights import map_weights
+
+    model = _make_empty(checkpoint.config, dtype)
+    weights = map_weights(model, checkpoint)
+    try:
+        return model, weights, _try_attention(model)
+    except NotImplementedError:  # experts are picked by value, which a model without storage has not
+        return model, weights, None
 
 
 class _Given(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformers.core_model_loading import SkipParameters, WeightConverter, Wei
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from octavo.engine.errors import CheckpointError
-from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
+from octavo.engine.load.checkpoint import Checkpoint
 
 SETTINGS = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias|position_ids)$")  # buffers old files saved; computed
 
@@ -28,12 +28,12 @@ class WeightMap:
     direct: dict[str, str]  # tensor name: parameter
     converted: dict[str, tuple[tuple[str, str], ...]]  # first parameter: (tensor name, the converter's pattern)
     converters: dict[str, WeightConverter]  # by pattern
-    expected: frozenset[str]  # parameters that direct tensors must fill
+    expected: frozenset[str]  # every parameter and buffer that files hold
 
 
-def map_weights(model: PreTrainedModel, tensors: Mapping[str, TensorInfo]) -> WeightMap:
+def map_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> WeightMap:
     """Checks names and shapes before anything is read. Raises CheckpointError naming tensor and file."""
-    state = model.state_dict()
+    tensors, state = checkpoint.tensors, model.state_dict(keep_vars=True)
     transforms = get_model_conversion_mapping(model)
     renamings = [entry for entry in transforms if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in transforms if isinstance(entry, WeightConverter)]
@@ -65,6 +65,15 @@ def map_weights(model: PreTrainedModel, tensors: Mapping[str, TensorInfo]) -> We
             )
         direct[name] = target
     groups = {target: tuple(parts) for target, parts in converted.items()}
+    found = set(direct.values())
+    for target, parts in groups.items():
+        patterns = by_pattern[parts[0][1]].target_patterns
+        found.update(target.replace(patterns[0], pattern) for pattern in patterns)
+    storages = {id(state[key]) for key in found & state.keys()}  # tied parameters are one object
+    optional = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_missing or ()]
+    for key, value in state.items():
+        if id(value) not in storages and not any(pattern.search(key) for pattern in optional):
+            raise checkpoint.missing(key)
     return WeightMap(direct, groups, by_pattern, frozenset(state))
 
 
@@ -135,9 +144,8 @@ def _finish(
 ) -> None:
     model.tie_weights()
     named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
-    optional = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_missing or ()]
     for key in sorted(expected - filled):
-        if named[key].is_meta and not any(pattern.search(key) for pattern in optional):
+        if named[key].is_meta:
             raise checkpoint.missing(key)
     # What no file holds (rotary frequencies and such) is made by the class itself; the flag keeps it off the weights.
     for value in named.values():

@@ -185,8 +185,8 @@ _ROWS = (
     ),
     Field("min_p", "a number from 0 to 1", "0 (off)", "0 turns it off; null is the default", _read_float, 0, 1),
     Field(
-        "repetition_penalty", "a number above 0, at most 10", "1 (off)", "0 is refused; null is the default",
-        _read_float, 0, 10, low_open=True,
+        "repetition_penalty", "a number from 0.01 to 10", "1 (off)", "0 is refused; null is the default", _read_float,
+        0.01, 10,
     ),
     Field(
         "presence_penalty", "a number from -2 to 2", "0 (off)", "0 turns it off; null is the default", _read_float,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from octavo.engine.sample.adjust import Adjustments
 from octavo.engine.sample.draw import Filters, draw_numpy, draw_torch
 from octavo.engine.sample.scoring import score_tokens
 
+GREEDY_BELOW = 1e-5  # temperatures under it overflow float32 and mean the likeliest token
 KEPT_BATCHES = 64  # compositions of a batch whose indices are kept on the device; steady decoding repeats one
 
 
@@ -67,11 +69,20 @@ class _Batch:
 
 class Sampler:
     """Samples for up to `max_rows` running requests. Never waits for the device; ids at and above `valid_vocab`
-    (rows of the head that no token has) are never drawn."""
+    (rows of the head that no token has) are never drawn. `fused`: on CUDA, the best token and draws without top-k and
+    top-p run as kernels of their own."""
 
-    def __init__(self, vocab_size: int, max_rows: int, device: torch.device, valid_vocab: int | None = None) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        max_rows: int,
+        device: torch.device,
+        valid_vocab: int | None = None,
+        fused: bool = False,
+    ) -> None:
         self.vocab_size = min(vocab_size, valid_vocab or vocab_size)
         self._device = torch.device(device)
+        self._kernels = _sampling_kernels() if fused and self._device.type == "cuda" else None
         self._row_by_row = self._device.type == "cpu"  # there, touching few tokens is worth more than large operations
         self._rows: list[_Row | None] = [None] * max_rows
         self._batches: dict[tuple[int, ...], _Batch] = {}
@@ -87,7 +98,7 @@ class Sampler:
         if self._rows[row] is not None:
             self.leave(row)
         filters = None
-        if params.temperature > 0:
+        if params.temperature >= GREEDY_BELOW:
             filters = Filters(params.temperature, params.top_k, params.top_p, params.min_p)
             self._settings[row] = torch.tensor((params.temperature, params.top_p, params.min_p), device=self._device)
             self._top_k[row] = params.top_k
@@ -114,7 +125,7 @@ class Sampler:
         """
         batch = self._batch(rows)
         raw = logits[:, : self.vocab_size]
-        best, ids = _best(raw)
+        best, ids = self._best(raw)
         logprobs = top_ids = top_logprobs = None
         finite = torch.isfinite(best)
         if batch.special:
@@ -156,22 +167,31 @@ class Sampler:
         if batch.slots:
             changed = self._adjust.apply_(raw.index_select(0, batch.adjusted), batch.slots_dev, batch.slots)
             raw = changed if len(batch.slots) == len(batch.special) else raw.index_copy(0, batch.adjusted, changed)
-            best, ids = _best(raw)
+            best, ids = self._best(raw)
         if not batch.drawn:
             return ids, best
         if self._row_by_row:
             return self._draw_rows(batch, raw, best, ids, positions), best
         if len(batch.drawn) < len(batch.special):
             raw, rows_dev, positions = (part[batch.drawn_dev] for part in (raw, rows_dev, positions))
+        drawn_best = best if len(batch.drawn) == len(batch.special) else best[batch.drawn_dev]
+        if self._kernels is not None and not (batch.any_top_k or batch.any_top_p):
+            temperature, _, min_p = self._settings[rows_dev].t().contiguous().unbind()
+            min_weight = min_p.clamp(min=noise.NEGLIGIBLE)
+            drawn = self._kernels.draw(raw, drawn_best, temperature, min_weight, self._streams[rows_dev], positions)
+            return ids.index_copy(0, batch.drawn_dev, drawn), best
         drawn = draw_torch(
             raw,
-            best if len(batch.drawn) == len(batch.special) else best[batch.drawn_dev],
+            drawn_best,
             *self._settings_of(rows_dev),
             noise.position_keys(self._streams[rows_dev], positions),
             any_top_k=batch.any_top_k,
             any_top_p=batch.any_top_p,
         )
         return ids.index_copy(0, batch.drawn_dev, drawn), best
+
+    def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        return _best(logits) if self._kernels is None else self._kernels.argmax(logits)
 
     def _draw_rows(self, batch: _Batch, raw: Tensor, best: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
         scores, bests, at, chosen = raw.numpy(), best.tolist(), positions.tolist(), ids.tolist()
@@ -226,6 +246,15 @@ class Sampler:
 
     def _index(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _sampling_kernels() -> ModuleType | None:
+    """The Triton sampling kernels, or None where Triton cannot be imported."""
+    try:
+        from octavo.kernels import sampling
+    except ImportError:
+        return None
+    return sampling
 
 
 def _best(logits: Tensor) -> tuple[Tensor, Tensor]:

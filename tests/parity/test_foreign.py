@@ -19,7 +19,7 @@ from octavo.engine.errors import CheckpointError, LoadError, UnsupportedModelErr
 from octavo.engine.load.checkpoint import open_checkpoint
 from octavo.engine.model import foreign
 from octavo.engine.model.base import CausalModel
-from octavo.engine.model.foreign import build_foreign, why_not_foreign
+from octavo.engine.model.foreign import build_foreign, check_foreign, why_not_foreign
 from octavo.engine.request import SamplingParams
 
 SIZES: dict[str, Any] = {
@@ -264,6 +264,9 @@ def test_a_missing_unknown_or_misshapen_tensor_is_named(name: str, tensor: str, 
     edit(path, lambda tensors: change(tensors, tensor))
     with pytest.raises(LoadError) as caught:
         load(path)
+    if name != "olmoe":  # whether a layer has all its experts shows when they are put together
+        with open_checkpoint(path) as checkpoint, pytest.raises(CheckpointError):
+            check_foreign(checkpoint)
     assert isinstance(caught.value, CheckpointError)
     assert tensor.split(".experts")[0] in str(caught.value) or tensor == caught.value.tensor
 

@@ -267,3 +267,10 @@ def test_uneven_head_groups_are_refused_with_a_sentence() -> None:
 def test_the_cpu_and_fusion_off_get_the_torch_backend() -> None:
     for device, fusion in (("cpu", True), ("cuda", False)):
         assert choose_backend(torch.device(device), torch.float16, [make_spec()], fusion).name == "torch"
+
+
+def test_what_the_kernels_do_not_compute_goes_to_torch_and_is_logged(caplog) -> None:
+    caplog.set_level("INFO", logger="octavo.engine.attention")
+    backend = choose_backend(torch.device("cuda"), torch.float64, [make_spec()], fusion=True)
+    assert backend.name == "torch"
+    assert "float64" in caplog.text or "Triton is not usable" in caplog.text

@@ -31,7 +31,7 @@ def test_null_means_the_default_of_every_field() -> None:
         ("top_p", 0), ("top_p", 1.01), ("top_p", -1), ("top_p", math.nan),
         ("top_k", -2), ("top_k", 1.5), ("top_k", "40"), ("top_k", True),
         ("min_p", -0.01), ("min_p", 1.01),
-        ("repetition_penalty", 0), ("repetition_penalty", -1), ("repetition_penalty", 10.5),
+        ("repetition_penalty", 0), ("repetition_penalty", 0.009), ("repetition_penalty", 10.5),
         ("presence_penalty", 2.01), ("presence_penalty", -2.01), ("frequency_penalty", 3), ("frequency_penalty", "x"),
         ("logit_bias", {"5": 101}), ("logit_bias", {"x": 1}), ("logit_bias", {"100": 1}), ("logit_bias", {"-1": 1}),
         ("logit_bias", {"5": math.nan}), ("logit_bias", {"5": None}), ("logit_bias", 3), ("logit_bias", [5]),

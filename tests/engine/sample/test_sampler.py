@@ -41,6 +41,14 @@ def test_greedy_rows_take_the_best_and_the_lowest_id_of_equals(logits) -> None:
     assert out.logprobs is None
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-6, 1e-5])
+@pytest.mark.parametrize("row_by_row", [True, False])
+def test_the_smallest_temperatures_are_greedy(logits, temperature, row_by_row, monkeypatch) -> None:
+    sampler = sampler_with(*[SamplingParams(temperature=temperature, top_p=0.9)] * 8)
+    monkeypatch.setattr(sampler, "_row_by_row", row_by_row)
+    assert run(sampler, logits, list(range(8))).ids.equal(logits.argmax(-1))
+
+
 def test_a_seed_draws_the_same_in_any_row_and_any_batch(logits) -> None:
     alone = []
     for position in range(40):
