@@ -154,7 +154,8 @@ def _attention(
 def _sampling() -> None:
     scores = _empty(4, 128256, dtype=torch.float32)
     sampling.argmax(scores)
-    sampling.sample(scores, _empty(4, dtype=torch.float32), _empty(4, 2, dtype=torch.int64))
+    row = _empty(4, dtype=torch.float32)
+    sampling.draw(scores, row, row, row, _empty(4, 2, dtype=torch.int64), _empty(4, dtype=torch.int64))
 
 
 def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
