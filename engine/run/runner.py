@@ -38,7 +38,7 @@ class ModelRunner:
         self.model, self.cache, self.backend = model, cache, backend
         pages = -(-context_length // cache.page_size)
         self._tables = PageTables(len(cache.groups), max_running, pages)
-        self._sampler = Sampler(model.vocab_size, max_running, model.device, valid_vocab)
+        self._sampler = Sampler(model.vocab_size, max_running, model.device, valid_vocab, fused=graphs)
         self._joined: list[int | None] = [None] * max_running  # the epoch whose parameters a row of the sampler holds
         usable = graphs and model.capturable and backend.capturable and model.device.type == "cuda"
         self._graphs = DecodeGraphs(model, backend, cache, max_running, context_length) if usable else None
