@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from octavo.engine.model.parameters import Weights, part_shapes
 from octavo.engine.model.rotary import cos_sin_table
 from octavo.engine.model.spec import FAMILIES, ModelSpec, has_own_decoder
 from octavo.engine.quant import weight_format
+
+log = logging.getLogger(__name__)
 
 _FAMILIES_HINT = f"Octavo's own decoder runs {', '.join(FAMILIES)}."
 
@@ -121,8 +124,11 @@ def choose_ops(device: torch.device, fusion: bool) -> Ops:
     if not fusion:
         return TextbookOps()
     if device.type == "cuda":
-        from octavo.engine.model.ops_triton import TritonOps
-
+        try:
+            from octavo.engine.model.ops_triton import TritonOps
+        except ImportError as error:
+            log.warning("Triton is not usable, so the operations between matrix products stay unfused: %s", error)
+            return TextbookOps()
         return TritonOps()
     from octavo.engine.model.ops_cpu import CpuOps
 
