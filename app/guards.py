@@ -217,7 +217,7 @@ class Guards:
         return answer
 
     def _answer_headers(self, scope: Scope, headers: Headers) -> list[tuple[str, str]]:
-        extra = [("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer")]
+        extra = [("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "same-origin")]
         origin = headers.get("origin")
         if origin is not None and origin.lower().rstrip("/") in self._allowed_origins:
             extra += [("Access-Control-Allow-Origin", origin), ("Vary", "Origin")]

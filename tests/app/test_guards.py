@@ -264,10 +264,10 @@ def test_a_websocket_of_our_page_opens(inner: Inner) -> None:
     assert connect(inner.app(), {"origin": OWN}) == "hello"
 
 
-def test_every_answer_forbids_guessing_types_and_referrers(inner: Inner) -> None:
+def test_every_answer_forbids_guessing_types_and_telling_others_where_one_was(inner: Inner) -> None:
     answer = ask(inner.app(), "GET", "/")
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["referrer-policy"] == "same-origin"
 
 
 def test_listening_to_the_network_needs_a_key() -> None:
