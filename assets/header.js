@@ -45,7 +45,7 @@ export class Header {
     this.limit = info?.context ?? 0;
     this.chip.dataset.state = state;
     const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
-    this.name.textContent = info?.name ?? words[state] ?? t("model.none");
+    this.name.textContent = info ? modelName(info) : (words[state] ?? t("model.none"));
     this.kind.textContent = info ? `${info.format} · ${deviceName(info.device)}` : "";
     const rows = info && [
       [t("model"), info.name],
@@ -98,6 +98,12 @@ export class Header {
     this.theme.title = t(`theme.${theme}`);
     this.theme.setAttribute("aria-label", this.theme.title);
   }
+}
+
+/** A file's name without what is said beside it. */
+function modelName({ name, format }) {
+  const stem = name.replace(/\.gguf$/i, "");
+  return stem.endsWith(`.${format}`) || stem.endsWith(`-${format}`) ? stem.slice(0, -format.length - 1) : stem;
 }
 
 function deviceName(device) {

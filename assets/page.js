@@ -103,7 +103,7 @@ class Page {
     }
     switch (message.k) {
       case "hello":
-        if (message.build !== build) location.reload(); // the server was updated: old files must not talk to it
+        this.checkBuild(message.build);
         this.header.configuredTheme(message.theme);
         break;
       case "model":
@@ -127,6 +127,13 @@ class Page {
       default:
         this.talk.apply(message);
     }
+  }
+
+  /** The server was updated: old files must not talk to it. Once only, should the browser insist on them. */
+  checkBuild(theirs) {
+    if (theirs === build || sessionStorage.getItem("octavo-build") === theirs) return;
+    sessionStorage.setItem("octavo-build", theirs);
+    location.reload();
   }
 
   /** The first message of a new chat has made it a chat. */

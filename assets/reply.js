@@ -90,7 +90,7 @@ export class ReplyTurn {
     this.copyButton = iconButton("copy", t("turn.copy"), () => this.copy());
     this.retryButton = iconButton("retry", t("turn.retry"), () => actions.retry(), { class: "quiet retry" });
     this.figures = h("div", { class: "figures", role: "note", "aria-label": t("figures") });
-    this.footer = h("footer", {}, h("div", { class: "tools" }, this.copyButton, this.retryButton), this.figures);
+    this.footer = h("footer", {}, this.figures, h("div", { class: "tools" }, this.copyButton, this.retryButton));
     this.element = h(
       "article",
       { class: "turn reply", "data-id": turn.id, "aria-label": t("turn.model") },
@@ -145,8 +145,8 @@ export class ReplyTurn {
     const parts = [h("span", { class: "dots" }, h("i"), h("i"), h("i"))];
     if (progress?.state === "reading" && progress.total > 0) {
       const share = progress.done / progress.total;
-      parts.push(h("span", {}, `${t("wait.reading")} · ${t("wait.tokens", progress)}`));
-      if (progress.cached) parts.push(h("span", { class: "cached" }, t("wait.cached", { n: progress.cached })));
+      const cached = progress.cached ? ` · ${t("wait.cached", { n: progress.cached })}` : "";
+      parts.push(h("span", {}, `${t("wait.reading")} · ${t("wait.tokens", progress)}${cached}`));
       parts.push(meter(share, progress.cached / progress.total));
     } else if (progress?.state === "loading") {
       parts.push(h("span", {}, t("wait.loading")));

@@ -104,7 +104,7 @@ export class Talk {
       icon("down"),
     );
     this.toEnd.onclick = () => this.follow();
-    this.scroller = h("div", { class: "scroller", tabindex: "0", "aria-label": t("chats") }, this.welcome);
+    this.scroller = h("div", { class: "scroller", tabindex: "0", "aria-label": t("talk") }, this.welcome);
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
     panel.append(this.scroller, this.toEnd);
     new ResizeObserver(() => this.settle()).observe(this.scroller);

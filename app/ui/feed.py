@@ -11,6 +11,7 @@ from octavo.app.chat.live import Subscription
 from octavo.app.chat.service import ChatService
 from octavo.app.chat.types import Append, Ended, LiveEvent, Message, Notice, Progress, Snapshot, UserTurn
 from octavo.app.ui.turns import Turn
+from octavo.engine.errors import OctavoError
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,8 @@ log = logging.getLogger(__name__)
 class ChatFeed:
     """The turns of one chat, following the chat service. Watchers are called after every change and must not block.
 
-    `order` rises when a turn is added or taken away. `gone` is set when the chat was deleted.
+    `order` rises when a turn is added or taken away. `over` is set when nothing will change any more, `gone` too if
+    that is because the chat was deleted.
     """
 
     def __init__(self, chat_id: str, service: ChatService) -> None:
@@ -26,6 +28,7 @@ class ChatFeed:
         self.title = ""
         self.turns: list[Turn] = []
         self.order = 0
+        self.over = False
         self.gone = False
         self._service = service
         self._watchers: set[Callable[[], None]] = set()
@@ -78,7 +81,11 @@ class ChatFeed:
             log.exception("Following a chat failed")
         finally:
             await events.aclose()
-        self.gone = True
+        self.over = True
+        try:
+            self.gone = self._service.get_chat(self.chat_id) is None
+        except OctavoError:  # the server is closing
+            self.gone = False
         self._tell()
 
     def _tell(self) -> None:

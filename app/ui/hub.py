@@ -17,6 +17,7 @@ from octavo.app.ui.feed import ChatFeed
 log = logging.getLogger(__name__)
 
 IDLE_FEEDS = 32  # chats that nobody looks at but whose drawing is kept, for switching back at once
+REMEMBERED_BEGINNINGS = 256
 LOG_LENGTH = 256  # changes of the list that a slow tab may catch up on; a slower one gets the whole list
 
 
@@ -35,6 +36,7 @@ class Hub:
         self._chats: dict[str, ChatSummary] = {}
         self._changes: list[dict[str, Any]] = []
         self._first_change = 0  # number of changes already forgotten
+        self._begun: OrderedDict[str, str] = OrderedDict()
         self.model_version = 0
 
     # Tabs
@@ -70,7 +72,7 @@ class Hub:
     async def feed(self, chat_id: str) -> ChatFeed | None:
         """The drawn chat, shared by all who look at it; None if there is no such chat."""
         feed = self._feeds.get(chat_id)
-        if feed is not None and not feed.gone:
+        if feed is not None and not feed.over:
             self._feeds.move_to_end(chat_id)
             return feed
         task = self._opening.get(chat_id)
@@ -79,12 +81,21 @@ class Hub:
             task.add_done_callback(lambda _: self._opening.pop(chat_id, None))
         return await asyncio.shield(task)
 
+    def begin(self, nonce: str) -> str:
+        """The chat that a first message of this name makes: a new one, or if its answer was lost the same again."""
+        chat_id = self._begun.get(nonce)
+        if chat_id is None:
+            chat_id = self._begun[nonce] = self._service.create_chat().id
+            if len(self._begun) > REMEMBERED_BEGINNINGS:
+                self._begun.popitem(last=False)
+        return chat_id
+
     async def _open(self, chat_id: str) -> ChatFeed | None:
         feed = ChatFeed(chat_id, self._service)
         if not await feed.start():
             return None
         self._feeds[chat_id] = feed
-        idle = [known for known in self._feeds.values() if known is not feed and (known.gone or not known.watched)]
+        idle = [known for known in self._feeds.values() if known is not feed and (known.over or not known.watched)]
         for old in idle[: max(0, len(idle) - IDLE_FEEDS)]:
             del self._feeds[old.chat_id]
             await old.close()

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -141,12 +141,8 @@ class Tab:
 
     async def _read(self) -> None:
         while True:
-            text = await self._socket.receive_text()
-            try:
-                command = json.loads(text)
-                handler = self._commands.get(command.get("k")) if isinstance(command, dict) else None
-            except ValueError:
-                continue
+            command = _parse(await self._socket.receive())
+            handler = self._commands.get(str(command.get("k")))
             if handler is None:
                 continue
             try:
@@ -191,14 +187,12 @@ class Tab:
         if len(text) > LONGEST_TEXT:
             self._refuse(command, f"A message can have {LONGEST_TEXT:,} characters at most.", "Send it in parts.")
             return
-        chat_id = command.get("chat")
+        chat_id, after = command.get("chat"), command.get("after")
         created = not isinstance(chat_id, str)
-        if not isinstance(chat_id, str):
-            chat_id = self._service.create_chat().id
-        after = command.get("after")
+        chat_id = chat_id if isinstance(chat_id, str) else self._hub.begin(nonce)
         try:
             await self._service.send(chat_id, text, after=after if isinstance(after, str) else None, nonce=nonce)
-        except BaseException:
+        except OctavoError:
             if created:
                 self._service.delete_chat(chat_id)
             raise
@@ -243,3 +237,14 @@ class Tab:
 
     async def _cancel(self, command: Command) -> None:
         self._host.cancel()
+
+
+def _parse(message: Mapping[str, Any]) -> Command:
+    """The command in a received message; an empty one for noise. Raises WebSocketDisconnect at the end."""
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    try:
+        command = json.loads(message.get("text") or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return command if isinstance(command, dict) else {}

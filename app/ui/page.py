@@ -55,6 +55,7 @@ def mount_page(app: FastAPI, service: ChatService, host: ModelHost, settings: Se
         ssr_mode=False,
         theme=gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
         head=HEAD,
+        favicon_path=str(files("octavo.assets").joinpath("icon.svg")),
     )
 
 

@@ -127,9 +127,9 @@ class View:
     def _resume(self, have: dict[str, Any]) -> None:
         """Go on where the tab was, if the turns it names are still these."""
         ids = [turn.id for turn in self.feed.turns]
-        first, last, count = have.get("first"), have.get("last"), have.get("count")
-        answer, thought = have.get("answer"), have.get("thought")
-        if first not in ids or last not in ids or not all(isinstance(n, int) for n in (count, answer, thought)):
+        first, last = have.get("first"), have.get("last")
+        count, answer, thought = (_number(have.get(name)) for name in ("count", "answer", "thought"))
+        if first not in ids or last not in ids:
             return
         start, end = ids.index(first), ids.index(last)
         if end - start + 1 != count:
@@ -174,6 +174,10 @@ def _whole(turn: Turn, *, live: bool = False) -> dict[str, Any]:
 
 def _blocks(text: BlockRenderer) -> list[str]:
     return [*text.blocks, text.open] if text.open else list(text.blocks)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else -1
 
 
 def common_prefix(a: str, b: str) -> int:

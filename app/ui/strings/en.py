@@ -34,6 +34,7 @@ STRINGS: dict[str, str] = {
     "example.1": "Explain why the sky is blue, to a ten-year-old",
     "example.2": "Write a short story about a lighthouse keeper",
     "example.3": "Give me five ideas for a rainy Sunday",
+    "talk": "Conversation",
     "turn.you": "You",
     "turn.model": "Reply",
     "turn.copy": "Copy",
@@ -104,5 +105,4 @@ STRINGS: dict[str, str] = {
     "theme.system": "Colours: as the system",
     "theme.light": "Colours: light",
     "theme.dark": "Colours: dark",
-    "dismiss": "Close",
 }

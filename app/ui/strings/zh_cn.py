@@ -34,6 +34,7 @@ STRINGS: dict[str, str] = {
     "example.1": "给十岁的孩子讲讲天空为什么是蓝色的",
     "example.2": "写一个关于灯塔看守人的小故事",
     "example.3": "下雨的星期天可以做什么？给我五个点子",
+    "talk": "对话内容",
     "turn.you": "你",
     "turn.model": "回复",
     "turn.copy": "复制",
@@ -104,5 +105,4 @@ STRINGS: dict[str, str] = {
     "theme.system": "颜色：跟随系统",
     "theme.light": "颜色：浅色",
     "theme.dark": "颜色：深色",
-    "dismiss": "关闭",
 }

@@ -1,0 +1,197 @@
+"""The tab's WebSocket, spoken to as the page speaks to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import THINKING, FakeEngine, last_user_text
+from fastapi import FastAPI, WebSocketDisconnect
+from fastapi.testclient import TestClient
+from hosting import GatedLoads, settings
+
+from octavo.app.chat.store import ChatStore
+from octavo.app.server import create_app
+from octavo.app.ui.live import LONGEST_TEXT, PATH, add_live_route
+
+BASE = "http://127.0.0.1:7860"
+pytestmark = pytest.mark.timeout(60)  # a message that never comes
+
+ADDRESS = f"ws://127.0.0.1:7860{PATH}"
+
+
+class Speaker:
+    """A tab without a page: sends commands, and collects messages until the wanted one."""
+
+    def __init__(self, socket: Any) -> None:
+        self.socket = socket
+        self.seen: list[dict[str, Any]] = []
+
+    def say(self, **command: Any) -> None:
+        self.socket.send_text(json.dumps(command))
+
+    def until(self, kind: str, **wanted: Any) -> dict[str, Any]:
+        for _ in range(300):
+            for at, message in enumerate(self.seen):
+                if message["k"] == kind and all(message.get(key) == value for key, value in wanted.items()):
+                    del self.seen[: at + 1]
+                    return message
+            self.seen.extend(json.loads(self.socket.receive_text()))
+        raise AssertionError(f"no {kind}")
+
+    def ended(self) -> dict[str, Any]:
+        """What is said about the reply that has ended: by itself, or with the turn if it ended before it was shown."""
+        while True:
+            for at, message in enumerate(self.seen):
+                turns = message.get("turns", [message.get("turn")] if "turn" in message else [message])
+                for turn in turns:
+                    if turn.get("status") == "complete":
+                        del self.seen[: at + 1]
+                        return turn
+            self.seen.extend(json.loads(self.socket.receive_text()))
+
+
+@pytest.fixture
+def loads() -> GatedLoads:
+    def answer(prompt: str) -> str:
+        return f"<think>Hm.</think>**{last_user_text(prompt)}**"
+
+    return GatedLoads(lambda: FakeEngine(answer, template=THINKING))
+
+
+@pytest.fixture
+def client(tmp_path: Path, loads: GatedLoads) -> Iterator[TestClient]:
+    values = settings(tmp_path)
+    host = loads.host()
+    app: FastAPI = create_app(values, host, ChatStore(None))
+    add_live_route(app, app.state.service, host, values, "build-1")
+    host.load(values.values)
+    with TestClient(app, base_url=BASE) as client:
+        yield client
+
+
+@pytest.fixture
+def tab(client: TestClient, loads: GatedLoads) -> Iterator[Speaker]:
+    loads.open()
+    with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
+        yield Speaker(socket)
+
+
+def test_a_tab_first_hears_of_the_build_the_chats_and_the_model(tab: Speaker) -> None:
+    assert tab.until("hello") == {"k": "hello", "build": "build-1", "theme": "system"}
+    assert tab.until("list")["chats"] == []
+    info = tab.until("model", state="ready")["info"]
+    assert (info["name"], info["device"], info["context"]) == ("fake-model", "cpu", 4096)
+
+
+def test_a_first_message_makes_a_chat_and_the_reply_streams(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    sent = tab.until("sent", nonce="n1")
+    assert sent["created"]
+    about = tab.ended()
+    assert about["stats"]["reason"] == "stop"
+    assert about["thinking"]["over"]
+    tab.say(k="source", id=about["id"], nonce="n2")
+    assert tab.until("source", nonce="n2")["text"] == "**Hello**"  # without the reasoning
+    tab.say(k="open", chat=sent["chat"])
+    question, reply = tab.until("chat", chat=sent["chat"])["turns"]
+    assert question["text"] == "Hello"
+    assert reply["answer"] == ['<p dir="auto"><strong>Hello</strong></p>']
+    assert reply["thought"] == ['<p dir="auto">Hm.</p>']
+
+
+def test_the_same_sending_twice_is_one_message(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    chat = tab.until("sent")["chat"]
+    tab.ended()
+    tab.say(k="send", chat=chat, text="Again", nonce="n2")
+    tab.say(k="send", chat=chat, text="Again", nonce="n2")
+    tab.until("sent")
+    tab.until("sent")
+    tab.ended()
+    tab.say(k="open", chat=chat)
+    assert [turn["role"] for turn in tab.until("chat")["turns"]] == ["user", "assistant"] * 2
+
+
+def test_a_first_message_whose_answer_was_lost_makes_no_second_chat(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    first = tab.until("sent")["chat"]
+    tab.say(k="open", chat=None)
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    assert tab.until("sent")["chat"] == first
+
+
+@pytest.mark.parametrize("text", ["", "  \n "])
+def test_an_empty_message_is_refused_and_leaves_no_chat(tab: Speaker, text: str) -> None:
+    tab.say(k="send", chat=None, text=text, nonce="n1")
+    refused = tab.until("refused", nonce="n1")
+    assert refused["message"] == "The message is empty."
+    tab.say(k="send", chat=None, text="x" * (LONGEST_TEXT + 1), nonce="n2")
+    assert "characters at most" in tab.until("refused", nonce="n2")["message"]
+    tab.say(k="open", chat="nosuchchat")
+    assert tab.until("gone")["chat"] == "nosuchchat"
+
+
+def test_a_stale_tab_cannot_send_into_turns_it_has_not_seen(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    chat = tab.until("sent")["chat"]
+    tab.ended()
+    tab.say(k="send", chat=chat, text="Late", nonce="n2", after="an-older-turn")
+    assert "newer turns" in tab.until("refused", nonce="n2")["message"]
+
+
+def test_renaming_and_deleting_reach_every_tab(tab: Speaker, client: TestClient) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    chat = tab.until("sent")["chat"]
+    tab.ended()
+    with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
+        other = Speaker(socket)
+        assert other.until("list")["chats"][0][:2] == [chat, "Hello"]
+        tab.say(k="rename", chat=chat, title="  Greeting ")
+        assert other.until("listed")["chat"][:2] == [chat, "Greeting"]
+        tab.say(k="delete", chat=chat)
+        assert other.until("unlisted") == {"k": "unlisted", "chat": chat}
+        assert tab.until("gone")["chat"] == chat
+
+
+def test_noise_on_the_socket_is_ignored(tab: Speaker) -> None:
+    for noise in (
+        "",
+        "{",
+        "[" * 100_000,
+        "[]",
+        "null",
+        '{"k":"nosuch"}',
+        '{"k":["send"]}',
+        '{"k":"send"}',
+        '{"k":"open","have":[1]}',
+    ):
+        tab.socket.send_text(noise)
+    tab.socket.send_bytes(b"\x00")
+    tab.say(k="send", chat=None, text="Still here", nonce="n1")
+    tab.until("sent", nonce="n1")
+
+
+def test_a_load_is_followed_cancelled_and_begun_again(client: TestClient, loads: GatedLoads) -> None:
+    with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
+        tab = Speaker(socket)
+        progress = tab.until("model", state="loading")["progress"]
+        assert progress["stage"] in ("starting", "finding", "weights")
+        tab.say(k="cancel")
+        assert tab.until("model", state="empty")["configured"] == "starter"
+        tab.say(k="load")
+        tab.until("model", state="loading")
+        loads.open()
+        tab.until("model", state="ready")
+
+
+def test_other_web_pages_cannot_open_the_socket(client: TestClient) -> None:
+    with (
+        pytest.raises(WebSocketDisconnect) as refused,
+        client.websocket_connect(ADDRESS, headers={"origin": "https://evil.example"}) as socket,
+    ):
+        socket.receive_text()
+    assert refused.value.reason == "origin_not_allowed"

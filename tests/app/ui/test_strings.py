@@ -1,0 +1,74 @@
+"""Every word the page asks for exists in every language."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from octavo.app.ui.page import asset, files_version
+from octavo.app.ui.strings import LANGUAGES, choose_language
+
+SCRIPTS = {
+    entry.name: entry.read_text(encoding="utf-8")
+    for entry in files("octavo.assets").iterdir()
+    if entry.name.endswith(".js")
+}
+
+
+def test_all_languages_have_the_same_keys_and_blanks_to_fill() -> None:
+    english = LANGUAGES["en"]
+    for language, words in LANGUAGES.items():
+        assert words.keys() == english.keys(), language
+        for key, text in words.items():
+            assert text.strip(), (language, key)
+            assert set(re.findall(r"\{\w+\}", text)) == set(re.findall(r"\{\w+\}", english[key])), (language, key)
+
+
+def test_the_scripts_ask_only_for_words_that_exist() -> None:
+    known = {re.sub(r"\.(one|other)$", "", key) for key in LANGUAGES["en"]}
+    asked = {key for script in SCRIPTS.values() for key in re.findall(r"""\bt\(\s*"([\w.]+)\"""", script)}
+    assert len(asked) > 40
+    assert asked <= known
+
+
+def test_every_word_is_used() -> None:
+    text = "\n".join(SCRIPTS.values())
+    built = ("reason.", "stage.", "theme.", "example.", "composer.s", "chats.")  # keys put together by the scripts
+    for key in LANGUAGES["en"]:
+        stem = re.sub(r"\.(one|other)$", "", key)
+        assert f'"{stem}"' in text or stem.startswith(built), key
+
+
+@pytest.mark.parametrize(
+    ("setting", "browser", "language"),
+    [
+        ("auto", "zh-CN,zh;q=0.9,en;q=0.8", "zh-CN"),
+        ("auto", "zh-TW", "zh-CN"),
+        ("auto", "de-DE,de;q=0.9,en;q=0.5,zh;q=0.4", "en"),
+        ("auto", "en;q=0.3,zh;q=0.7", "zh-CN"),
+        ("auto", "fr", "en"),
+        ("auto", "", "en"),
+        ("auto", "zh;q=x, *", "en"),
+        ("en", "zh-CN", "en"),
+        ("zh-CN", "en-US", "zh-CN"),
+    ],
+)
+def test_the_language_is_the_setting_or_the_first_the_browser_wants(setting: str, browser: str, language: str) -> None:
+    assert choose_language(setting, browser) == language
+
+
+def test_only_the_pages_own_files_are_served_as_files() -> None:
+    assert asset("page.js")
+    assert asset("__init__.py") is None
+    assert asset("../page.js") is None
+    assert re.fullmatch(r"[0-9a-f]{12}", files_version())
+
+
+def test_the_files_name_no_other_server_and_run_no_text_as_code() -> None:
+    for entry in files("octavo.assets").iterdir():
+        content = (asset(entry.name) or b"").decode()
+        addresses = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", content)) - {"//www.w3.org", "http://www.w3.org"}
+        assert addresses == set(), entry.name
+        assert not re.search(r"\beval\(|new Function|setTimeout\(\s*[\"']", content), entry.name

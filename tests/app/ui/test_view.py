@@ -1,0 +1,268 @@
+"""A tab gets each piece of a chat once, and can go on from any position it says it has."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.app.ui.feed import ChatFeed
+from octavo.app.ui.render import BlockRenderer, render
+from octavo.app.ui.view import Position, View, common_prefix, utf16_length
+
+TEXT = "# A title\n\nA paragraph with **bold** 😀 text.\n\n- one\n- two\n\n```python\nprint('x')\n```\n\nThe end."
+
+
+class Screen:
+    """What the page's script does with the messages, in Python."""
+
+    def __init__(self) -> None:
+        self.turns: list[dict[str, Any]] = []
+        self.title = ""
+        self.gone = False
+
+    def take(self, messages: list[dict[str, Any]]) -> None:
+        for message in messages:
+            getattr(self, f"_{message['k']}")(message)
+
+    def have(self) -> dict[str, Any]:
+        last = self.turns[-1]
+        return {
+            "first": self.turns[0]["id"],
+            "last": last["id"],
+            "count": len(self.turns),
+            "answer": last["answer"].finished,
+            "thought": last["thought"].finished,
+        }
+
+    def forget_open_ends(self) -> None:
+        for turn in self.turns:
+            turn["answer"].open = turn["thought"].open = ""
+
+    def _chat(self, message: dict[str, Any]) -> None:
+        self.title = message["title"]
+        if not message.get("resumed"):
+            self.turns = []
+            for turn in message["turns"]:
+                self._turn({"turn": turn})
+
+    def _turn(self, message: dict[str, Any]) -> None:
+        turn = dict(message["turn"])
+        turn["answer"], turn["thought"] = Column(turn.get("answer", [])), Column(turn.get("thought", []))
+        self.turns.append(turn)
+
+    def _drop(self, message: dict[str, Any]) -> None:
+        at = next(at for at, turn in enumerate(self.turns) if turn["id"] == message["from"])
+        del self.turns[at:]
+
+    def _earlier(self, message: dict[str, Any]) -> None:
+        newer, self.turns = self.turns, []
+        for turn in message["turns"]:
+            self._turn({"turn": turn})
+        self.turns += newer
+
+    def _p(self, message: dict[str, Any]) -> None:
+        turn = next(turn for turn in self.turns if turn["id"] == message["id"])
+        for key, column in (("a", "answer"), ("r", "thought")):
+            if key in message:
+                turn[column].patch(message[key])
+
+    def _about(self, message: dict[str, Any]) -> None:
+        turn = next(turn for turn in self.turns if turn["id"] == message["id"])
+        turn.update({key: value for key, value in message.items() if key not in ("k", "id")})
+
+    def _gone(self, message: dict[str, Any]) -> None:
+        self.gone = True
+
+
+class Column:
+    def __init__(self, blocks: list[str]) -> None:
+        self.blocks = list(blocks)
+        self.open = ""
+        self.finished = len(blocks)
+
+    def patch(self, patch: list[Any]) -> None:
+        first, keep, rest, *more = patch
+        kept = self.open.encode("utf-16-le")[: 2 * keep].decode("utf-16-le")
+        assert first == self.finished
+        self.blocks[first:] = [kept + rest, *more]
+        self.finished = len(self.blocks) - 1
+        self.open = self.blocks[-1]
+        if not self.open:
+            self.blocks.pop()
+
+
+@given(st.text(alphabet="ab<😀", max_size=30), st.text(alphabet="ab<😀", max_size=30))
+def test_the_common_beginning_is_found(a: str, b: str) -> None:
+    length = common_prefix(a, b)
+    assert a[:length] == b[:length]
+    assert length == min(len(a), len(b)) or a[length] != b[length]
+
+
+@given(st.lists(st.sampled_from([*TEXT, "\n\n", "😀😀", "**", "`", "- x\n", "| a |\n|---|\n"]), max_size=80), st.data())
+def test_patches_rebuild_the_blocks_whenever_they_are_taken(pieces: list[str], data: st.DataObject) -> None:
+    renderer, position, column = BlockRenderer(), Position(), Column([])
+    for piece in pieces:
+        renderer.feed(piece)
+        if data.draw(st.booleans()):
+            patch = position.patch(renderer)
+            if patch is not None:
+                column.patch(patch)
+    renderer.finish()
+    patch = position.patch(renderer)
+    if patch is not None:
+        column.patch(patch)
+    assert tuple(column.blocks) == render("".join(pieces))
+    assert position.patch(renderer) is None
+
+
+def test_a_patch_counts_as_javascript_does() -> None:
+    assert utf16_length("a😀b") == 4
+    renderer, position = BlockRenderer("😀 one"), Position()
+    position.patch(renderer)
+    renderer.feed(" two")
+    assert position.patch(renderer) == [0, len('<p dir="auto">') + 2 + 4, " two</p>"]
+
+
+def test_a_tab_that_comes_and_goes_sees_the_whole_reply(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house(script=lambda prompt: TEXT * 3, token_s=0.001) as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            steady, fickle = View(feed), View(feed)
+            one, two = Screen(), Screen()
+            await h.service.send(chat.id, "Go on")
+            random.seed(1)
+            while not feed.turns or feed.turns[-1].live or len(feed.turns) < 2:
+                await asyncio.sleep(0.03)
+                one.take(steady.collect())
+                two.take(fickle.collect())
+                if two.turns and random.random() < 0.4:  # it loses its connection and says what it has
+                    fickle = View(feed, two.have())
+                    two.forget_open_ends()
+            one.take(steady.collect())
+            two.take(fickle.collect())
+            late = Screen()
+            late.take(View(feed).collect())
+            for screen in (one, two, late):
+                assert [turn["role"] for turn in screen.turns] == ["user", "assistant"]
+                assert tuple(screen.turns[1]["answer"].blocks) == render(TEXT * 3)
+                assert screen.turns[1]["status"] == "complete"
+                assert screen.turns[1]["stats"]["reason"] == "stop"
+            assert steady.collect() == []
+            await feed.close()
+
+    asyncio.run(play())
+
+
+def test_another_reply_to_the_same_turn_replaces_the_first_one(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        answers = iter(["first", "second"])
+        async with house(script=lambda prompt: next(answers)) as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            view, screen = View(feed), Screen()
+            await h.service.send(chat.id, "Hello")
+            await settled(feed, 2)
+            screen.take(view.collect())
+            first = screen.turns[-1]["id"]
+            await h.service.regenerate(chat.id)
+            await asyncio.sleep(0.05)
+            await settled(feed, 2)
+            screen.take(view.collect())
+            assert len(screen.turns) == 2
+            assert screen.turns[-1]["id"] != first
+            assert screen.turns[-1]["answer"].blocks == ['<p dir="auto">second</p>']
+            await feed.close()
+
+    asyncio.run(play())
+
+
+def test_a_position_in_other_turns_gets_the_whole_chat(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house() as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            await h.service.send(chat.id, "Hello")
+            await settled(feed, 2)
+            ids = [turn.id for turn in feed.turns]
+            good = {"first": ids[0], "last": ids[1], "count": 2, "answer": 1, "thought": 0}
+            assert View(feed, good).collect()[0].get("resumed")
+            for wrong in ({"first": "x"}, {"last": "x"}, {"count": 1}, {"answer": 9}, {"thought": -1}, {"answer": "1"}):
+                opened = View(feed, good | wrong).collect()[0]
+                assert "resumed" not in opened
+                assert len(opened["turns"]) == 2
+            await feed.close()
+
+    asyncio.run(play())
+
+
+def test_a_long_chat_opens_with_its_newest_turns_and_shows_earlier_ones_on_demand(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house() as h:
+            chat = h.service.create_chat()
+            for n in range(50):
+                h.service.store.add_message(chat.id, "user" if n % 2 == 0 else "assistant", f"turn {n}")
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            view, screen = View(feed), Screen()
+            opened = view.collect()
+            screen.take(opened)
+            assert (len(screen.turns), opened[0]["left"]) == (30, 20)
+            earlier = view.earlier()
+            screen.take(earlier)
+            assert (len(screen.turns), earlier[0]["left"]) == (50, 0)
+            assert screen.turns[0]["text"] == "turn 0"
+            assert view.collect() == []
+            await feed.close()
+
+    asyncio.run(play())
+
+
+def test_a_deleted_chat_is_gone_for_those_who_look_at_it(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house() as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            view, screen = View(feed), Screen()
+            screen.take(view.collect())
+            h.service.delete_chat(chat.id)
+            await asyncio.sleep(0.01)
+            screen.take(view.collect())
+            assert screen.gone
+            assert not await ChatFeed(chat.id, h.service).start()
+            await feed.close()
+
+    asyncio.run(play())
+
+
+def test_a_server_that_closes_does_not_look_like_a_deleted_chat(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house() as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            view, screen = View(feed), Screen()
+            await h.service.close()
+            await asyncio.sleep(0.01)
+            assert feed.over
+            screen.take(view.collect())
+            assert not screen.gone
+
+    asyncio.run(play())
+
+
+async def settled(feed: ChatFeed, turns: int) -> None:
+    for _ in range(500):
+        if len(feed.turns) == turns and not feed.turns[-1].live:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the reply did not end")
