@@ -73,7 +73,7 @@ class RopeSpec:
             factor = reader.needed("factor") if kind != "default" else 1.0
         if kind == "dynamic" and rot_dim <= 2:
             raise UnsupportedModelError(f"rope_type 'dynamic' needs more than {rot_dim} rotated channels.")
-        return cls(
+        spec = cls(
             kind=kind,
             theta=reader.number("rope_theta", theta),
             rot_dim=rot_dim,
@@ -91,6 +91,22 @@ class RopeSpec:
             short_factor=reader.factors("short_factor", rot_dim // 2),
             long_factor=reader.factors("long_factor", rot_dim // 2),
         )
+        spec._check()
+        return spec
+
+    def _check(self) -> None:
+        """Refuses values that the formulas cannot take."""
+        wrong = None
+        if self.theta <= 1:
+            wrong = f"rope_theta of {self.theta:g}; more than 1 is needed"
+        elif self.kind in ("yarn", "longrope", "llama3") and self.original_max <= 1:
+            wrong = f"original_max_position_embeddings of {self.original_max}; more than 1 is needed"
+        elif self.kind == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            wrong = f"high_freq_factor of {self.high_freq_factor:g}; more than the low_freq_factor is needed"
+        elif self.factor < 1 and self.kind in ("linear", "dynamic", "llama3"):
+            wrong = f"factor of {self.factor:g}; at least 1 is needed"
+        if wrong:
+            raise UnsupportedModelError(f"The config's rope_type {self.kind!r} has a {wrong}.")
 
     @property
     def extended_max(self) -> int:
@@ -114,9 +130,9 @@ class _Reader:
         value = self.parameters.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise UnsupportedModelError(
-                f"The config's {key} of rope_type {self.kind!r} is {value!r}; a number is needed."
+                f"The config's {key} of rope_type {self.kind!r} is {value!r}; a number above zero is needed."
             )
         return float(value)
 
@@ -134,8 +150,10 @@ class _Reader:
         if self.kind != "longrope":
             return ()
         value = self.parameters.get(key)
-        if not isinstance(value, list | tuple) or not all(isinstance(x, int | float) for x in value):
-            raise UnsupportedModelError(f"The config's {key} is not a list of numbers.")
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(x, int | float) and 0 < x < math.inf for x in value
+        ):
+            raise UnsupportedModelError(f"The config's {key} is not a list of numbers above zero.")
         if len(value) != length:
             raise UnsupportedModelError(f"The config's {key} has {len(value)} numbers; {length} are needed.")
         return tuple(float(x) for x in value)

@@ -158,29 +158,38 @@ class _Reading:
             raise UnsupportedModelError(f"The config's {key} is {value!r}; a positive whole number is needed.")
         return value
 
+    def size_or(self, key: str, default: int) -> int:
+        return default if self.get(key) is None else self.size(key)
+
     def number(self, key: str, default: float) -> float:
+        """A number above zero, as all that are read here are."""
         value = self.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UnsupportedModelError(f"The config's {key} is {value!r}; a number is needed.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise UnsupportedModelError(f"The config's {key} is {value!r}; a number above zero is needed.")
         return float(value)
+
+    def entries(self, key: str) -> Sequence[Any] | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, list | tuple):
+            raise UnsupportedModelError(f"The config's {key} is {value!r}; a list is needed.")
+        return value
 
     def optional(self, key: str) -> float | None:
         """A number where an explicit null means "off", even if the family's default is a number."""
-        if key in self.text and self.text[key] is None:
+        if (key in self.text and self.text[key] is None) or self.get(key) is None:
             return None
-        value = self.number(key, 0.0)
-        return value or None
+        return self.number(key, 0.0)
 
     def spec(self) -> ModelSpec:
         family = self.family
         gemma = family in ("gemma2", "gemma3_text")
         qwen_or_gemma_norms = family in ("qwen3", "qwen3_moe", "gemma3_text")
         q_heads = self.size("num_attention_heads")
-        kv_heads = self.size("num_key_value_heads") if self.get("num_key_value_heads") is not None else q_heads
+        kv_heads = self.size_or("num_key_value_heads", q_heads)
         hidden = self.size("hidden_size")
-        head_size = self.size("head_dim") if self.get("head_dim") is not None else hidden // q_heads
+        head_size = self.size_or("head_dim", hidden // q_heads)
         if q_heads % kv_heads:
             raise UnsupportedModelError(
                 f"The config has {q_heads} query heads for {kv_heads} key-value heads; a whole multiple is needed."
@@ -285,7 +294,7 @@ class _Reading:
             return [False] * count
         if family == "qwen3_moe":
             return [True] * count
-        types = self.get("layer_types")
+        types = self.entries("layer_types")
         if types is not None and family not in ("llama", "granite", "olmo2"):
             unknown = sorted({str(t) for t in types} - {"full_attention", "sliding_attention"})
             if unknown or len(types) != count:
@@ -299,10 +308,13 @@ class _Reading:
         if family == "gemma2":
             return [i % 2 == 0 for i in range(count)]
         if family == "gemma3_text":
-            pattern = int(self.number("sliding_window_pattern", self.number("_sliding_window_pattern", 6)))
+            pattern = self.size_or("sliding_window_pattern", self.size_or("_sliding_window_pattern", 6))
             return [(i + 1) % pattern != 0 for i in range(count)]
         if family in ("qwen2", "qwen3"):
-            return [i >= self.number("max_window_layers", 28) for i in range(count)]
+            first = self.get("max_window_layers")
+            if not isinstance(first, int):
+                raise UnsupportedModelError(f"The config's max_window_layers is {first!r}; a whole number is needed.")
+            return [i >= first for i in range(count)]
         if family == "smollm3":
             return [not rotated for rotated in self.rotated_layers(count)]
         return [False] * count
@@ -311,9 +323,9 @@ class _Reading:
         """Which layers have positions at all (SmolLM3 leaves them out in every fourth)."""
         if self.family != "smollm3":
             return [True] * count
-        flags = self.get("no_rope_layers")  # despite its name, 1 means rotated
+        flags = self.entries("no_rope_layers")  # despite its name, 1 means rotated
         if flags is None:
-            interval = int(self.number("no_rope_layer_interval", 4))
+            interval = self.size_or("no_rope_layer_interval", 4)
             return [(i + 1) % interval != 0 for i in range(count)]
         if len(flags) < count:
             raise UnsupportedModelError(f"The config's no_rope_layers have {len(flags)} entries for {count} layers.")
@@ -359,8 +371,8 @@ class _Reading:
             return [True] * count
         if self.family != "qwen3_moe":
             return [False] * count
-        step = int(self.number("decoder_sparse_step", 1))
-        dense = set(self.get("mlp_only_layers") or ())
+        step = self.size_or("decoder_sparse_step", 1)
+        dense = list(self.entries("mlp_only_layers") or ())
         return [i not in dense and (i + 1) % step == 0 for i in range(count)]
 
     def notices(self) -> tuple[str, ...]:

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 import transformers as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from octavo.engine.errors import UnsupportedModelError
+from octavo.engine.model.defaults import FAMILY_DEFAULTS
 from octavo.engine.model.families import LAYER_TABLES
 from octavo.engine.model.parameters import part_shapes
+from octavo.engine.model.rotary import ROPE_KINDS, inverse_frequencies
 from octavo.engine.model.spec import FAMILIES, ModelSpec
 
 CONFIG_CLASSES: dict[str, Any] = {
@@ -172,3 +176,73 @@ def test_layers_without_positions_and_windows_follow_the_config() -> None:
 def test_a_tied_model_has_no_head_of_its_own() -> None:
     assert "head.weight" in part_shapes(ModelSpec.from_config(small()))
     assert "head.weight" not in part_shapes(ModelSpec.from_config(small(tie_word_embeddings=True)))
+
+
+JUNK = st.sampled_from(
+    [None, 0, -1, 1, 3, 10**6, 0.0, -2.5, float("inf"), float("nan"), True, "x", [], [0], [1] * 4, {}, {"a": 1}]
+)
+KEYS = sorted(
+    {key for defaults in FAMILY_DEFAULTS.values() for key in defaults}
+    | {"layer_types", "no_rope_layers", "mlp_only_layers", "decoder_sparse_step", "architectures", "rope_scaling"}
+)
+ROPE_KEYS = [
+    "factor",
+    "rope_theta",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "low_freq_factor",
+    "high_freq_factor",
+    "short_factor",
+    "long_factor",
+    "truncate",
+]
+
+
+def outcome(config: dict[str, Any]) -> str:
+    """The sentence of a refusal, or nothing if the config gives a model with finite frequencies."""
+    try:
+        spec = ModelSpec.from_config(config)
+    except UnsupportedModelError as error:
+        return str(error)
+    for rope in spec.ropes:
+        if rope.rot_dim <= 512:
+            assert inverse_frequencies(rope, 64)[0].isfinite().all()
+    return ""
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    family=st.sampled_from(FAMILIES),
+    junk=st.dictionaries(st.sampled_from(KEYS), JUNK, min_size=1, max_size=2),
+)
+def test_no_config_ends_in_anything_but_a_model_or_a_sentence(family: str, junk: dict[str, Any]) -> None:
+    assert outcome({"model_type": family} | junk)[-1:] in ("", ".")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    kind=st.sampled_from([*ROPE_KINDS, "su", 7]),
+    junk=st.dictionaries(st.sampled_from(ROPE_KEYS), JUNK, min_size=1, max_size=2),
+)
+def test_no_rope_setting_ends_in_anything_but_frequencies_or_a_sentence(kind: Any, junk: dict[str, Any]) -> None:
+    good = {"factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 64}
+    assert outcome(small(rope_scaling=good | {"rope_type": kind} | junk))[-1:] in ("", ".")
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0},
+        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0},
+        {"rope_type": "linear", "factor": 0.5},
+        {"rope_type": "dynamic", "factor": -1},
+        {"rope_type": "longrope", "short_factor": [0] * 4, "long_factor": [1.0] * 4},
+    ],
+)
+def test_rope_values_that_give_no_frequencies_are_refused(rope: dict[str, Any]) -> None:
+    assert "The config's" in outcome(small(rope_scaling=rope))
