@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.engine.request import TokenLogprob
-from octavo.engine.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from octavo.engine.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no minus infinity; OpenAI's own stand-in for "impossible"
 

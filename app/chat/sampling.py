@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.engine.request import SamplingParams
-from octavo.engine.sample.fields import make_params, usable_defaults
 
 Values = Mapping[str, object]
 
@@ -29,6 +28,8 @@ def sampling_params(
     allow_zero_tokens: bool = False,
 ) -> SamplingParams:
     """The values of a reply, put together from all who have a say. Raises RequestError naming the wrong one."""
+    from octavo.engine.sample.fields import make_params, usable_defaults  # brings torch: the page is up before it
+
     usable, _ = usable_defaults(model or {}, vocab_size=vocab_size)
     defaults = layered(chat or {}, settings or {}, usable, ours)
     return make_params(request, vocab_size=vocab_size, defaults=defaults, allow_zero_tokens=allow_zero_tokens)

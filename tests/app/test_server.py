@@ -147,3 +147,8 @@ def test_the_network_without_a_key_is_refused_before_anything_starts(tmp_path: P
     config = replace(config, values=config.values.model_copy(update={"server": server}))
     with pytest.raises(UnsafeHostError, match=r"server\.api_key"):
         run_server(config, page=False, open_browser=False, port=0)
+
+
+def test_the_server_is_up_before_torch_is_imported() -> None:
+    code = "import sys, octavo.app.server; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
