@@ -18,6 +18,8 @@ from octavo.engine.attention.base import AttentionBackend, AttnSpec, CacheGroup,
 
 MAX_TILE = 64  # tokens gathered as one run; a larger page (paging off: a whole context) is read as several tiles
 MASKED_QUERIES = 256  # queries of a chunk that needs a mask; the mask is [256, keys]
+WORTH_A_SPLIT = 1024  # keys of padding (rows x tokens) that cost more than a second call for the shorter rows
+MAX_GATHER = 1 << 27  # elements of a plane gathered at once for decode rows: 256 MiB in 16 bit
 MAX_SCORES = 1 << 24  # elements of a score matrix that is really made (soft-cap, lse): 64 MiB in float32
 
 
@@ -48,9 +50,11 @@ class TorchBackend(AttentionBackend):
         self, plan: Plan, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None = None
     ) -> None:
         assert isinstance(plan, TorchPlan)
-        rows = plan.layout.num_decode_rows
-        if rows:
-            decode = plan.decode_piece(kv.group, spec.window)
+        for decode in plan.decode_pieces(kv.group, spec.window):
+            if decode.rows is not None:
+                _attend_some(decode, decode.rows, spec, kv, q, out, lse)
+                continue
+            rows = plan.layout.num_decode_rows
             if rows == len(q):
                 _attend_decode(decode, spec, kv, q, out, lse)
                 return
@@ -62,11 +66,12 @@ class TorchBackend(AttentionBackend):
 
 @dataclass(slots=True)
 class DecodePiece:
-    """Which tiles the decode rows read. Row b's keys stand at `[begin, end)` of the S gathered slots.
+    """Which tiles some decode rows read. Row b's keys stand at `[begin, end)` of the S gathered slots.
 
     A row shorter than the longest repeats its own first tile; slots outside its keys are zeroed and masked.
     """
 
+    rows: Tensor | None  # int64 [B], None: all decode rows, in order
     tiles: Tensor  # int64 [B * Hkv * n]
     tile: int  # tokens a tile
     empty_rows: bool  # some row has no key at all
@@ -103,13 +108,14 @@ class TorchPlan(Plan):
     def __init__(self, layout: Layout, groups: Sequence[CacheGroup]) -> None:
         self.layout = layout
         self._heads = [group.planes[0].heads for group in groups]
+        self._widths = [max(plane.heads * plane.dim for plane in group.planes) for group in groups]
         self._kv_lens = layout.kv_lens or tuple(layout.kv_len.tolist())
         self._q_lens = layout.q_lens or tuple(layout.q_start.diff().tolist())
         self._tile = next(
             size for size in range(min(MAX_TILE, layout.page_size), 0, -1) if layout.page_size % size == 0
         )
         self._writes: dict[int, Tensor] = {}
-        self._decodes: dict[tuple[int, int | None], DecodePiece] = {}
+        self._decodes: dict[tuple[int, int | None], tuple[DecodePiece, ...]] = {}
         self._prefills: dict[tuple[int, int | None], tuple[PrefillPiece, ...]] = {}
         self._masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
@@ -122,10 +128,15 @@ class TorchPlan(Plan):
             self._writes[group] = (first[:, None] + steps).view(-1)
         return self._writes[group]
 
-    def decode_piece(self, group: int, window: int | None) -> DecodePiece:
+    def decode_pieces(self, group: int, window: int | None) -> tuple[DecodePiece, ...]:
+        """All decode rows in one piece, unless their lengths differ so much that padding would cost more."""
         key = (group, window)
         if key not in self._decodes:
-            self._decodes[key] = self._make_decode_piece(group, window)
+            rows = list(range(self.layout.num_decode_rows))
+            parts = self._split_rows(group, window, rows) if rows else []
+            self._decodes[key] = tuple(
+                self._make_decode_piece(group, window, part, whole=len(parts) == 1) for part in parts
+            )
         return self._decodes[key]
 
     def prefill_pieces(self, group: int, window: int | None) -> tuple[PrefillPiece, ...]:
@@ -161,11 +172,27 @@ class TorchPlan(Plan):
             else:
                 mask = mask.triu(width - size + 1).add_(mask.tril(width - size - window))
             self._masks[window, dtype] = mask
-        return mask[mask.shape[0] - queries :, mask.shape[1] - keys :]
+        corner = mask[mask.shape[0] - queries :, mask.shape[1] - keys :]
+        return corner if device.type == "cpu" else corner.contiguous()  # CUDA's kernels want aligned rows
 
-    def _make_decode_piece(self, group: int, window: int | None) -> DecodePiece:
-        rows, tile, heads = self.layout.num_decode_rows, self._tile, self._heads[group]
-        ends = self._kv_lens[:rows]
+    def _split_rows(self, group: int, window: int | None, rows: list[int]) -> list[list[int]]:
+        """Rows in parts of similar length, longest first; one part keeps the order of the rows."""
+        lengths = [end if window is None else min(end, window) for end in self._kv_lens]
+        limit = max(1, MAX_GATHER // (self._widths[group] * (max(lengths[row] for row in rows) + self._tile)))
+        if max(lengths[row] for row in rows) * len(rows) - sum(lengths[row] for row in rows) < WORTH_A_SPLIT:
+            return [rows[at : at + limit] for at in range(0, len(rows), limit)]
+        rest, parts = sorted(rows, key=lambda row: -lengths[row]), []
+        while rest:
+            savings = [(len(rest) - at) * (lengths[rest[0]] - lengths[row]) for at, row in enumerate(rest)]
+            best = max(range(len(rest)), key=savings.__getitem__)
+            cut = best if savings[best] >= WORTH_A_SPLIT else len(rest)
+            parts += [rest[at : min(at + limit, cut)] for at in range(0, cut, limit)]
+            rest = rest[cut:]
+        return parts if len(parts) > 1 else [rows]
+
+    def _make_decode_piece(self, group: int, window: int | None, chosen: list[int], *, whole: bool) -> DecodePiece:
+        rows, tile, heads = len(chosen), self._tile, self._heads[group]
+        ends = [self._kv_lens[row] for row in chosen]
         starts = [0 if window is None else max(0, end - window) for end in ends]
         firsts = [start // tile for start in starts]
         counts = [max(1, -(-end // tile) - first) for first, end in zip(firsts, ends)]
@@ -178,7 +205,9 @@ class TorchPlan(Plan):
         else:
             count, first = torch.tensor(counts)[:, None], torch.tensor(firsts)[:, None]
             logical = torch.where(steps < count, steps, 0) + first
-        tiles = self._physical_tiles(group, slice(0, rows), logical)
+        device = self.layout.tables[group].device
+        index = None if whole else torch.tensor(chosen).to(device, non_blocking=True)
+        tiles = self._physical_tiles(group, slice(0, rows) if index is None else index, logical)
         visible = unseen = begin = end = None
         if min(begins) == max(begins) and min(stops) == max(stops):
             whole = begins[0] == 0 and stops[0] == widest * tile
@@ -191,10 +220,9 @@ class TorchPlan(Plan):
                 torch.where(slots < torch.tensor(counts)[:, None] * tile, slots, slots % tile) >= stop
             ).nonzero(as_tuple=True)
             hidden = (row * heads)[:, None] + torch.arange(heads)
-            device = tiles.device
             unseen = (hidden * (widest * tile) + slot[:, None]).view(-1).to(device, non_blocking=True)
             visible = shown.to(device, non_blocking=True)
-        return DecodePiece(tiles, tile, min(ends) == 0, begin, end, visible, unseen)
+        return DecodePiece(index, tiles, tile, min(ends) == 0, begin, end, visible, unseen)
 
     def _make_prefill_piece(self, group: int, window: int | None, row: int, q_start: int) -> PrefillPiece:
         q_len, kv_len, tile = self._q_lens[row], self._kv_lens[row], self._tile
@@ -204,7 +232,7 @@ class TorchPlan(Plan):
         tiles = self._physical_tiles(group, slice(row, row + 1), logical)
         return PrefillPiece(q_start, q_len, kv_len, first_key, tiles, tile)
 
-    def _physical_tiles(self, group: int, rows: slice, logical: Tensor) -> Tensor:
+    def _physical_tiles(self, group: int, rows: slice | Tensor, logical: Tensor) -> Tensor:
         """Rows of a plane seen as [pages * Hkv * tiles, tile * D] for logical tile numbers [B, n]: [B * Hkv * n]."""
         table, heads, per_page = (
             self.layout.tables[group][rows],
@@ -218,6 +246,17 @@ class TorchPlan(Plan):
             first += logical % per_page
         steps = torch.arange(heads, device=table.device)[:, None] * per_page
         return (first[:, None] + steps).view(-1)
+
+
+def _attend_some(
+    piece: DecodePiece, rows: Tensor, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None
+) -> None:
+    part = q.new_empty(len(rows), spec.q_heads, spec.v_dim)
+    sums = None if lse is None else lse.new_empty(len(rows), spec.q_heads)
+    _attend_decode(piece, spec, kv, q.index_select(0, rows), part, sums)
+    out.index_copy_(0, rows, part)
+    if lse is not None and sums is not None:
+        lse.index_copy_(0, rows, sums)
 
 
 def _attend_decode(piece: DecodePiece, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None) -> None:

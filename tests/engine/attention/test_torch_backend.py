@@ -194,6 +194,24 @@ def test_a_row_without_keys_gives_zero_and_minus_infinity(q_lens) -> None:
     assert lse[first:].isfinite().all()
 
 
+@pytest.mark.parametrize("window", [None, 25])
+@pytest.mark.parametrize(("worth", "gather"), [(1, 1 << 27), (40, 1 << 27), (1 << 20, 100), (10, 3000)])
+def test_decode_rows_of_unlike_lengths_are_read_apart(monkeypatch, window, worth, gather) -> None:
+    monkeypatch.setattr(torch_backend, "WORTH_A_SPLIT", worth)
+    monkeypatch.setattr(torch_backend, "MAX_GATHER", gather)
+    scene = Scene(make_spec(window=window), [1] * 7 + [9], [3, 90, 17, 88, 5, 30, 16, 40], 8, seed=6)
+    pieces = TorchBackend().plan(scene.layout, [scene.group]).decode_pieces(0, window)
+    assert len(pieces) > 1
+    assert sorted(torch.cat([piece.rows for piece in pieces]).tolist()) == list(range(7))
+    scene.check()
+
+
+def test_rows_of_like_lengths_are_read_together() -> None:
+    scene = Scene(make_spec(), [1] * 4, [120, 100, 111, 90], 16)
+    (piece,) = TorchBackend().plan(scene.layout, [scene.group]).decode_pieces(0, None)
+    assert piece.rows is None
+
+
 def test_one_page_a_row_equals_small_pages() -> None:
     spec = make_spec(window=30)
     lens = [1, 1, 1, 20], [3, 77, 130, 150]
