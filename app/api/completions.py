@@ -19,6 +19,7 @@ from octavo.app.api.logprobs import completion_logprobs
 from octavo.app.api.models import engine_for
 from octavo.app.api.sampling import choices_of, request_params
 from octavo.app.api.sse import ClientGoneError, EventStream, while_connected
+from octavo.engine.errors import ContextOverflowError
 from octavo.engine.request import Delta, Finished, TokenLogprob
 
 if TYPE_CHECKING:
@@ -120,7 +121,10 @@ async def _start(body: Body, engine: Engine, settings: Settings) -> tuple[_Call,
         prompt_logprobs=call.logprobs if scores else 0 if limit == 0 else None,
     )
     prompts = [prompt.ids for prompt in call.prompts for _ in range(call.choices)]
-    return call, Generation(engine, prompts, choices_of(params, call.choices) * len(call.prompts))
+    try:
+        return call, Generation(engine, prompts, choices_of(params, call.choices) * len(call.prompts))
+    except ContextOverflowError as error:
+        raise ApiError(400, str(error), param="prompt", code="context_length_exceeded") from error
 
 
 def read_prompts(engine: Engine, prompt: Any) -> list[_Prompt]:

@@ -126,3 +126,15 @@ def test_echo_with_logprobs_cannot_be_streamed(http: httpx.Client) -> None:
     answer = http.post("/v1/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "stream"
+
+
+def test_a_prompt_over_the_window_is_400_and_leaves_the_others_of_its_call_unrun(
+    http: httpx.Client, engine: FakeEngine
+) -> None:
+    answer = http.post("/v1/completions", json={"model": "default", "prompt": ["fits", "x" * 5000]})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+    assert "5000" in error["message"]
+    assert "4096" in error["message"]
+    assert engine.is_idle
