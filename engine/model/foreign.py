@@ -49,6 +49,10 @@ class ForeignModel(CausalModel):
         self.attn_specs = specs
         self.cache_groups = _groups(specs)
         self.weight_bytes = sum(parameter.nbytes for parameter in parameters)
+        self.notices = (
+            f"{self.architecture} runs through transformers' own layers with Octavo's attention: "
+            "right, but slower than the architectures Octavo has a decoder for.",
+        )
 
     def forward(
         self,
@@ -90,7 +94,10 @@ def why_not_foreign(config: Mapping[str, Any]) -> str | None:
         return f"The installed transformers {transformers.__version__} does not know the architecture {family}."
     if config.get("is_encoder_decoder") or config.get("add_cross_attention"):
         return f"The architecture {family} has an encoder; Octavo runs decoder-only models."
-    settings = _read_config(config)
+    try:
+        settings = _read_config(config)
+    except UnsupportedModelError as error:
+        return error.message
     if type(settings) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return f"transformers has no causal language model of the architecture {family}."
     if settings.is_encoder_decoder:
@@ -218,7 +225,8 @@ def _read_config(config: Mapping[str, Any]) -> PretrainedConfig:
     try:
         return CONFIG_MAPPING[config["model_type"]].from_dict(values)
     except Exception as error:  # transformers validates with exceptions of many kinds
-        raise UnsupportedModelError(f"transformers does not accept the configuration: {error}") from error
+        found = " ".join(str(error).split())[:200].rstrip(".")
+        raise UnsupportedModelError(f"transformers does not accept the configuration: {found}.") from error
 
 
 def _make_empty(config: Mapping[str, Any], dtype: torch.dtype) -> PreTrainedModel:

@@ -289,8 +289,10 @@ def test_names_without_the_decoders_prefix_and_saved_frequencies_are_understood(
 def test_a_configuration_transformers_rejects_is_one_sentence(saved) -> None:
     path = saved(configs()["glm4"]).path
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    config["hidden_act"] = 7
     config["num_hidden_layers"] = "three"
     (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(UnsupportedModelError):
+    with pytest.raises(UnsupportedModelError) as caught:
         load(path)
+    assert "num_hidden_layers" in caught.value.message
+    assert "\n" not in caught.value.message
+    assert why_not_foreign(config) == caught.value.message
