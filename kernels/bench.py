@@ -14,6 +14,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import triton
@@ -133,7 +134,7 @@ def small_cases(
     weight = random(hidden)
     moved = 4 * tokens * hidden * size
     pairs = [(random(tokens, hidden), random(tokens, hidden)) for _ in copies(moved)]
-    seconds = measure([lambda p=p: rms_norm.add_rms_norm(*p, weight, 1e-6) for p in pairs])
+    seconds = measure([partial(rms_norm.add_rms_norm, x, residual, weight, 1e-6) for x, residual in pairs])
     yield "add + rms_norm", seconds, moved / seconds / 1e9
 
     heads = shape.q_heads + 2 * shape.kv_heads
@@ -150,13 +151,13 @@ def small_cases(
         q, k, v = (part.unflatten(1, (-1, shape.dim)) for part in projection.split(cut, 1))
         return rope.rope_write(q, k, v, table, positions, cache[0], cache[1], slots)
 
-    seconds = measure([lambda p=p, c=c: rotate(p, c) for p, c in zip(projections, caches)])
+    seconds = measure([partial(rotate, *pair) for pair in zip(projections, caches)])
     yield "rope + KV write", seconds, moved / seconds / 1e9
     del projections, caches
 
     moved = 3 * tokens * inner * size
     merged = [random(tokens, 2 * inner) for _ in copies(moved)]
-    seconds = measure([lambda m=m: activation.gated(m, "silu") for m in merged])
+    seconds = measure([partial(activation.gated, each, "silu") for each in merged])
     yield "silu * up", seconds, moved / seconds / 1e9
 
 
@@ -165,7 +166,7 @@ def argmax_case(rows: int, vocabulary: int) -> tuple[float, float]:
     moved = rows * vocabulary * 4
     count = max(2, min(64, ROTATED_BYTES // moved))
     scores = [torch.randn(rows, vocabulary, device="cuda") for _ in range(count)]
-    seconds = measure([lambda s=s: sampling.argmax(s) for s in scores])
+    seconds = measure([partial(sampling.argmax, each) for each in scores])
     return seconds, moved / seconds / 1e9
 
 
@@ -213,8 +214,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\nsmall operations, one layer, {dtype}: microseconds (GB/s)")
     for name, shape, hidden, inner in shapes:
         for tokens in (1, 64, 8192):
-            cells = small_cases(tokens, hidden, inner, shape, dtype)
-            line = "".join(f"{label}: {s * 1e6:>7.1f} ({g:>6,.0f})   " for label, s, g in cells)
+            parts = small_cases(tokens, hidden, inner, shape, dtype)
+            line = "   ".join(f"{label}: {s * 1e6:>7.1f} ({g:>6,.0f})" for label, s, g in parts)
             print(f"{name:<6} {tokens:>5} tokens   {line}", flush=True)
     for rows in (1, 8, 64):
         seconds, rate = argmax_case(rows, 128256)

@@ -52,7 +52,7 @@ class Launch:
     signature: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, object], ...]
     divisible: tuple[int, ...]  # arguments known to be multiples of 16
-    options: tuple[tuple[str, int], ...]
+    options: tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _exercise(target: int, full: bool) -> None:
         _attention(traits, native, AttentionShape(8, 4, 256, 256, 0.06, softcap=50.0, window=4096), full, 8192)
 
 
-_SPREAD = {75: (64,), 80: (96,), 86: (64,), 90: (256,), 100: (80,)}  # more head sizes, one a generation
+_SPREAD = {75: (64,), 80: (96,), 86: (64,), 89: (80,), 90: (256,)}  # more head sizes, one a generation
 
 
 def _shape(dim: int) -> AttentionShape:
@@ -112,18 +112,18 @@ def _shape(dim: int) -> AttentionShape:
 
 def _small_operations(dtype: torch.dtype) -> None:
     weights = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
-    for weight in weights:
-        x = _empty(7, 4096, dtype=dtype)
-        rms_norm.rms_norm(x, _empty(4096, dtype=weight), 1e-6)
-        rms_norm.add_rms_norm(x, _empty(7, 4096, dtype=dtype), _empty(4096, dtype=weight), 1e-6)
+    for weight_dtype in weights:
+        x, weight = _empty(7, 4096, dtype=dtype), _empty(4096, dtype=weight_dtype)
+        rms_norm.rms_norm(x, weight, 1e-6)
+        rms_norm.add_rms_norm(x, _empty(7, 4096, dtype=dtype), weight, 1e-6)
     qkv = _empty(7, 12 * 128, dtype=dtype)
     q, k, v = (part.unflatten(1, (-1, 128)) for part in qkv.split((8 * 128, 2 * 128, 2 * 128), 1))
     pages = _empty(9, 2, 16, 128, dtype=dtype)
     ids = _empty(7, dtype=torch.int64)
     rope.write_kv(k, v, pages, pages, ids)
-    for rotary, weight in ((128, None), (64, _empty(128, dtype=dtype))):
+    for rotary, norm in ((128, None), (64, _empty(128, dtype=dtype))):
         table = _empty(4096, rotary, dtype=torch.float32)
-        rope.rope_write(q, k, v, table, ids, pages, pages, ids, weight, weight, 1e-6)
+        rope.rope_write(q, k, v, table, ids, pages, pages, ids, norm, norm, 1e-6)
     for act in ("silu", "gelu", "gelu_pytorch_tanh"):
         activation.gated(_empty(7, 2 * 14336, dtype=dtype), act)
 

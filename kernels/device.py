@@ -45,7 +45,7 @@ def _cuda_traits(index: int) -> DeviceTraits:
     return DeviceTraits(
         capability=10 * properties.major + properties.minor,
         multiprocessors=properties.multi_processor_count,
-        shared_bytes=properties.shared_memory_per_block_optin,
+        shared_bytes=getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block),
     )
 
 
