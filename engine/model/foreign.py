@@ -6,6 +6,7 @@ its own attention and ours must agree on a few tokens.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -225,8 +226,11 @@ def _read_config(config: Mapping[str, Any]) -> PretrainedConfig:
     try:
         return CONFIG_MAPPING[config["model_type"]].from_dict(values)
     except Exception as error:  # transformers validates with exceptions of many kinds
-        found = " ".join(str(error).split())[:200].rstrip(".")
-        raise UnsupportedModelError(f"transformers does not accept the configuration: {found}.") from error
+        raise UnsupportedModelError(f"transformers does not accept the configuration: {_one_line(error)}.") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def _make_empty(config: Mapping[str, Any], dtype: torch.dtype) -> PreTrainedModel:
@@ -237,10 +241,15 @@ def _make_empty(config: Mapping[str, Any], dtype: torch.dtype) -> PreTrainedMode
 
     foreign_attention.register()
     settings = _read_config(config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            settings, dtype=dtype, attn_implementation=foreign_attention.NAME, trust_remote_code=False
-        )
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                settings, dtype=dtype, attn_implementation=foreign_attention.NAME, trust_remote_code=False
+            )
+    except Exception as error:  # a class may fail on a setting in any way
+        raise UnsupportedModelError(
+            f"transformers cannot make a {settings.model_type} of this configuration: {_one_line(error)}."
+        ) from error
     return model.eval().requires_grad_(False)
 
 
@@ -262,7 +271,7 @@ def _try_attention(model: PreTrainedModel) -> tuple[AttnSpec, ...]:
         if device.type == "meta" and isinstance(error, RuntimeError):
             raise NotImplementedError from error
         raise UnsupportedModelError(
-            f"The architecture {config.model_type} cannot be run over a paged cache: {error}"
+            f"The architecture {config.model_type} cannot be run over a paged cache: {_one_line(error)}."
         ) from error
     kinds = getattr(config, "layer_types", None) or ()
     for layer in range(config.num_hidden_layers):
@@ -294,9 +303,10 @@ def _groups(specs: tuple[AttnSpec, ...]) -> tuple[CacheGroup, ...]:
 def _max_positions(config: PretrainedConfig) -> int:
     text = config.get_text_config()
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        value = getattr(text, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
+        with contextlib.suppress(NotImplementedError):  # how a class without a limit answers
+            value = getattr(text, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
     raise UnsupportedModelError(f"The configuration of {text.model_type} does not say how long its context is.")
 
 

@@ -22,6 +22,9 @@ from octavo.engine.model.base import CausalModel
 from octavo.engine.model.foreign import build_foreign, check_foreign, why_not_foreign
 from octavo.engine.request import SamplingParams
 
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, tf.__version__.split(".")[:2])) < foreign.OLDEST_TRANSFORMERS, reason="needs transformers 5.24"
+)
 SIZES: dict[str, Any] = {
     "vocab_size": 101,
     "hidden_size": 48,
@@ -296,3 +299,12 @@ def test_a_configuration_transformers_rejects_is_one_sentence(saved) -> None:
     assert "num_hidden_layers" in caught.value.message
     assert "\n" not in caught.value.message
     assert why_not_foreign(config) == caught.value.message
+
+
+def test_a_setting_its_class_does_not_know_is_one_sentence(saved) -> None:
+    path = saved(configs()["glm4"]).path
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    (path / "config.json").write_text(json.dumps(config | {"hidden_act": "wiggle"}), encoding="utf-8")
+    with pytest.raises(UnsupportedModelError, match="wiggle") as caught:
+        load(path)
+    assert "\n" not in caught.value.message
