@@ -58,7 +58,9 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
         shape = shape_config(name.removeprefix(SHAPE_PREFIX))
         context = resolve_context(config, _max_positions(shape))
         progress(LoadProgress("weights", 0, 0))
-        model = build_random(shape, device=device, dtype=dtype, context_length=context, fusion=config.fusion)
+        model: CausalModel = build_random(
+            shape, device=device, dtype=dtype, context_length=context, fusion=config.fusion
+        )
         return _put_together(model, config, name, notices, None, None, frozenset(), {}, "random weights")
     progress(LoadProgress("opening", 0, 0))
     with open_checkpoint(Path(source)) as checkpoint:

@@ -156,7 +156,7 @@ def copy_bandwidth(device: torch.device) -> float:
     return 2 * size / best
 
 
-def _variants(compare: Sequence[str]) -> Iterator[dict[str, bool]]:
+def _variants(compare: Sequence[str]) -> Iterator[dict[str, Any]]:
     unknown = [name for name in compare if name not in COMPARABLE]
     if unknown:
         raise RequestError(f"{unknown[0]!r} cannot be compared.", remedy=f"Choose from {', '.join(COMPARABLE)}.")
