@@ -111,6 +111,9 @@ class Page {
         this.header.context(this.talk.stats);
         this.welcome.model(message);
         break;
+      case "machine":
+        this.welcome.machine(message);
+        break;
       case "sent":
         if (this.composer.sent(message) && message.created && this.chat === null) this.created(message.chat);
         break;

