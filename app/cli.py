@@ -153,7 +153,7 @@ def _bench(context: typer.Context, config: ConfigPath = None) -> int:
     """Measure the engine on fixed workloads (octavo bench --help)."""
     from octavo.app.library import resolve_model
 
-    arguments = list(context.args)
+    arguments = [part for word in context.args for part in _split_model(word)]
     if "--model" in arguments[:-1] and not {"-h", "--help"} & set(arguments):
         place = arguments.index("--model") + 1
         if not arguments[place].startswith("shape:"):
@@ -162,6 +162,10 @@ def _bench(context: typer.Context, config: ConfigPath = None) -> int:
     from octavo.engine.bench import main as bench
 
     return bench(arguments)
+
+
+def _split_model(word: str) -> list[str]:
+    return ["--model", word.removeprefix("--model=")] if word.startswith("--model=") else [word]
 
 
 @cli.command("doctor")

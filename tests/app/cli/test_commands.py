@@ -201,9 +201,11 @@ def test_bench_gets_its_flags_and_a_model_that_is_found(
     monkeypatch.setenv("OCTAVO_STARTER", str(starter_path))
     assert octavo("bench", "--model", "shape:qwen-0.5b", "--compare", "fusion").code == 0
     assert octavo("bench", "--workload", "cpu-1", "--model", "starter", "--json", "x.json").code == 0
+    assert octavo("bench", "--model=starter").code == 0
     assert calls == [
         ["--model", "shape:qwen-0.5b", "--compare", "fusion"],
         ["--workload", "cpu-1", "--model", str(starter_path), "--json", "x.json"],
+        ["--model", str(starter_path)],
     ]
     assert octavo("bench", "--model", "./nothing").code == 1
 
