@@ -14,6 +14,7 @@ from hosting import settings
 from openai import OpenAI
 from serving import running
 
+from octavo.app.chat.context import fit
 from octavo.app.chat.service import ChatService
 from octavo.app.chat.store import ChatStore
 from octavo.app.chat.types import Append, Ended, Message
@@ -60,7 +61,7 @@ def served(starter_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         model__context_length=512,
         engine__kv_memory="64 MiB",
         sampling__temperature=0,
-        sampling__max_tokens=12,
+        sampling__max_tokens=4,
     )
     host = ModelHost()
     app = create_app(config, host, ChatStore(None))
@@ -135,13 +136,19 @@ def test_the_second_turn_of_a_chat_computes_only_what_is_new(served: Served) -> 
     assert len(ids) == second.stats.prompt_tokens + second.stats.completion_tokens
 
 
-def test_a_chat_longer_than_the_window_goes_on(served: Served) -> None:
-    replies = served.chat(*(f"Remember {number}: " + "apples and pears " * 36 for number in range(4)))
-    assert [reply.status for reply in replies] == ["complete"] * 4
-    stats = [reply.stats for reply in replies if reply.stats is not None]
-    assert stats[0].left_out_turns == 0
-    assert stats[-1].left_out_turns > 0
-    assert all(one.prompt_tokens < 512 for one in stats)
+def test_a_chat_longer_than_the_window_is_fitted_by_the_model_s_own_tokens(served: Served) -> None:
+    assert served.host.engine is not None
+    template = served.host.engine.template
+    turns = [Message("s", "c", "system", "You are brief.")]
+    for number in range(12):
+        turns.append(Message(f"u{number}", "c", "user", f"Question {number}? " + "Apples and pears. " * 10))
+        fitted = fit(template, turns, window=512)
+        assert len(fitted.rendered.ids) <= 512 - 512 // 8
+        assert f"Question {number}?" in fitted.rendered.text
+        assert "You are brief." in fitted.rendered.text
+        turns.append(Message(f"a{number}", "c", "assistant", f"Answer {number}. " + "Yes. " * 10))
+    assert fitted.left_out_turns >= 5
+    assert "Question 0?" not in fitted.rendered.text
 
 
 def test_a_prompt_over_the_window_is_refused_and_the_next_is_answered(served: Served, client: OpenAI) -> None:
