@@ -7,7 +7,6 @@ one before left.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,6 @@ from torch import Tensor
 from octavo.engine.sample import noise
 
 SLICE = 1 << 22  # scores drawn from at once: sorting and hashing them takes some 200 MiB beside
-SPAN = -math.log(noise.NEGLIGIBLE)  # logits this far (times the temperature) below the best can never win
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +30,32 @@ class Filters:
 
 
 def draw_numpy(logits: NDArray[np.float32], best: float, filters: Filters, key: tuple[int, int]) -> int:
-    """One token of one row of float32 logits [V], whose largest is `best` (finite). On the CPU: the few tokens that can
-    win are picked out first, and all else is done for them alone."""
-    ids = np.flatnonzero(logits >= np.float32(best - SPAN * filters.temperature))
-    weights = np.exp((logits.take(ids) - np.float32(best)) / np.float32(filters.temperature))
-    if filters.min_p > 0:
-        ids, weights = _at_least(ids, weights, filters.min_p)
+    """One token of one row of float32 logits [V], whose largest is `best` (finite).
+
+    For the CPU: after one pass for the weights, everything is done for the few tokens that may stay.
+    """
+    weights = logits - np.float32(best)
+    weights /= np.float32(filters.temperature)
+    np.exp(weights, out=weights)
+    total, floor = None, max(noise.NEGLIGIBLE, filters.min_p)
+    if filters.top_p < 1 and filters.top_k == 0 and filters.min_p == 0:
+        # What lies below (1 - p) / V of the total is less than 1 - p of it altogether, so it cannot stay.
+        total = float(weights.sum())
+        floor = max(floor, (1 - filters.top_p) * total / len(weights))
+    ids = np.flatnonzero(weights >= np.float32(floor))
+    weights = weights.take(ids)
     if 0 < filters.top_k < len(ids):
         at = len(ids) - filters.top_k
         ids, weights = _at_least(ids, weights, np.partition(weights, at)[at])
     if filters.top_p < 1:
-        total = weights.sum(dtype=np.float64)
-        # What lies below (1 - p) / n of the total is less than 1 - p of it altogether: it need not be sorted.
-        floor = (1 - filters.top_p) * total / len(weights)
-        likely = np.sort(weights.take(np.flatnonzero(weights >= floor)))[::-1]
-        last = np.searchsorted(np.cumsum(likely, dtype=np.float64), filters.top_p * total)
-        ids, weights = _at_least(ids, weights, likely[min(last, len(likely) - 1)])
+        if total is None:
+            total = float(weights.sum())
+        ordered = np.sort(weights)[::-1]
+        last = int(np.searchsorted(np.cumsum(ordered, dtype=np.float64), filters.top_p * total))
+        ids, weights = _at_least(ids, weights, ordered[min(last, len(ordered) - 1)])
     if len(ids) == 1:
         return int(ids[0])
-    return int(ids[np.argmax(weights / noise.variates_numpy(*key, ids.astype(np.uint32)))])
+    return int(ids[int(np.argmax(weights / noise.variates_numpy(*key, ids.astype(np.uint32))))])
 
 
 def draw_torch(
