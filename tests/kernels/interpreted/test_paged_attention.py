@@ -38,7 +38,7 @@ def assert_lse_equal(lse: torch.Tensor, exact: torch.Tensor, tolerance: float) -
     [
         (shape_of((6, 2), 64), 16),
         (shape_of((3, 3), 80), 16),
-        (shape_of((16, 1), 96), 200),
+        (shape_of((8, 1), 96), 200),
         (shape_of((2, 1), 128), 64),
         (shape_of((2, 2), 256), 16),
         (shape_of((4, 2), 24, 40), 5),
@@ -65,11 +65,11 @@ def test_a_mixed_step_is_as_good_as_torch_and_reads_only_what_it_may(shape, page
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("window", [None, 300])
 def test_any_number_of_splits_gives_the_same(window, dtype):
-    shape = shape_of((4, 2), 64, window=window)
-    batch = paged_batch([(0, 1), (5, 1), (700, 1), (1000, 1)], shape, 16, dtype)
+    shape = shape_of((2, 1), 64, window=window)
+    batch = paged_batch([(0, 1), (5, 1), (500, 1), (700, 1)], shape, 16, dtype)
     exact, exact_lse = batch.reference(shape)
     torchs, _ = batch.reference(shape, dtype)
-    for splits in (1, 2, 3, 7, 16):
+    for splits in (1, 3, 16):
         out, lse = batch.poisoned_output(shape)
         decode(batch, shape, out, lse, splits)
         assert_as_good_as_torch(out, torchs, exact)
@@ -77,8 +77,8 @@ def test_any_number_of_splits_gives_the_same(window, dtype):
 
 
 def test_devices_without_tensor_cores_decode_on_vectors_with_the_same_result():
-    shape = shape_of((6, 2), 80, softcap=10.0)
-    batch = paged_batch([(0, 1), (33, 1), (300, 1)], shape, 16, torch.float16)
+    shape = shape_of((3, 1), 80, softcap=10.0)
+    batch = paged_batch([(0, 1), (33, 1), (200, 1)], shape, 16, torch.float16)
     exact, _ = batch.reference(shape)
     torchs, _ = batch.reference(shape, torch.float16)
     for splits in (1, 2):
@@ -101,7 +101,7 @@ def test_a_group_wider_than_a_tile_is_cut_into_head_tiles():
 
 def test_many_rows_find_their_tiles():
     shape = shape_of((1, 1), 16)
-    lengths = torch.randint(2, 6, (140,)).tolist()
+    lengths = torch.randint(2, 6, (130,)).tolist()
     batch = paged_batch([(length, length) for length in lengths], shape, 4, torch.float32)
     exact, exact_lse = batch.reference(shape)
     out, lse = batch.poisoned_output(shape)

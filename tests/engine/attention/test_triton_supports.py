@@ -1,0 +1,78 @@
+"""What the Triton backend says it can serve; no kernel runs here."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from octavo.engine.attention.base import AttnSpec
+from octavo.engine.attention.triton_backend import TritonBackend
+from octavo.kernels.device import DeviceTraits, as_device
+from octavo.kernels.paged_attention import AttentionShape, decode_tile, prefill_tile, split_count
+
+CUDA = torch.device("cuda")
+HOPPER = DeviceTraits(capability=90, multiprocessors=132, shared_bytes=232448)
+ADA = DeviceTraits(capability=89, multiprocessors=76, shared_bytes=101376)
+TURING = DeviceTraits(capability=75, multiprocessors=40, shared_bytes=65536)
+PASCAL = DeviceTraits(capability=61, multiprocessors=20, shared_bytes=49152)
+
+
+def spec(dim: int = 128, heads: tuple[int, int] = (32, 8), v_dim: int | None = None) -> AttnSpec:
+    return AttnSpec(q_heads=heads[0], kv_heads=heads[1], qk_dim=dim, v_dim=v_dim or dim, scale=0.1)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_usual_heads_and_types_are_served(dim, dtype):
+    with as_device(HOPPER):
+        assert TritonBackend().supports(spec(dim), dtype, CUDA) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "dtype", "device", "traits", "word"),
+    [
+        (spec(), torch.bfloat16, torch.device("cpu"), HOPPER, "cpu"),
+        (spec(), torch.float64, CUDA, HOPPER, "float64"),
+        (spec(512), torch.bfloat16, CUDA, HOPPER, "512"),
+        (spec(64, v_dim=320), torch.bfloat16, CUDA, HOPPER, "320"),
+        (spec(heads=(10, 4)), torch.bfloat16, CUDA, HOPPER, "grouped"),
+        (spec(), torch.bfloat16, CUDA, TURING, "bfloat16"),
+        (spec(), torch.float16, CUDA, PASCAL, "6.1"),
+    ],
+)
+def test_what_is_not_served_is_said_in_one_sentence(layer, dtype, device, traits, word):
+    with as_device(traits):
+        reason = TritonBackend().supports(layer, dtype, device)
+    assert reason is not None
+    assert word in reason
+    assert reason.endswith(".")
+
+
+def test_a_device_before_tensor_cores_serves_half_precision():
+    with as_device(TURING):
+        assert TritonBackend().supports(spec(), torch.float16, CUDA) is None
+
+
+def test_few_rows_are_split_and_many_rows_are_not():
+    layer = AttentionShape(32, 8, 128, 128, 0.1)
+
+    def splits(rows: int, keys: int, traits: DeviceTraits = HOPPER) -> int:
+        return split_count(layer, rows, keys, torch.bfloat16, traits)
+
+    assert splits(1, 32768) * 8 >= 2 * HOPPER.multiprocessors
+    assert splits(64, 32768) == 1
+    assert splits(1, 200) == 1
+    assert splits(1, 1024) <= 8
+    assert splits(1, 32768, ADA) < splits(1, 32768)
+    windowed = AttentionShape(32, 8, 128, 128, 0.1, window=512)
+    assert split_count(windowed, 1, 32768, torch.bfloat16, HOPPER) <= 5
+
+
+def test_small_shared_memory_takes_small_tiles():
+    layer = AttentionShape(32, 8, 128, 128, 0.1)
+    large, small = (prefill_tile(layer, 4096, torch.bfloat16, traits) for traits in (HOPPER, ADA))
+    assert large.m > small.m
+    assert decode_tile(layer, torch.bfloat16, HOPPER, programs=8)[0].stages > 2
+    assert decode_tile(layer, torch.bfloat16, ADA, programs=8)[0].stages == 2
+    assert decode_tile(layer, torch.float32, HOPPER)[1] is False
+    assert prefill_tile(layer, 2, torch.bfloat16, HOPPER).m < large.m
