@@ -2,11 +2,13 @@
 
 import { language, words } from "./strings.js";
 
+// The reader's own country where the page speaks its language: 14:02 or 2:02 PM.
+const locale = navigator.languages?.find((tag) => tag.split("-")[0] === language.split("-")[0]) ?? language;
 const plural = new Intl.PluralRules(language);
-const whole = new Intl.NumberFormat(language, { maximumFractionDigits: 0 });
-const oneDigit = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(language, { hour: "numeric", minute: "2-digit" });
-const dated = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
+const whole = new Intl.NumberFormat(locale, { maximumFractionDigits: 0 });
+const oneDigit = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
+const clock = new Intl.DateTimeFormat(locale, { hour: "numeric", minute: "2-digit" });
+const dated = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "short" });
 
 /** The words for `key`. With `n` among the values, `key.one` or `key.other` by the language's rule. */
 export function t(key, values = {}) {

@@ -11,7 +11,7 @@ from driving import answer, chat_id, reply, send, until, wait_for_end
 Page = Any
 
 TABS = 8
-PIECES = 180  # at sixty a second: three seconds
+PIECES = 360  # at sixty a second: six seconds
 
 # The scripted model says the time in milliseconds, so the newest number on the screen tells how old the screen is.
 WATCH_LAG = """() => {
