@@ -72,8 +72,8 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, OctavoError):
         return ApiError(500, str(error), code="server_error", kind="server_error")
     log.exception("A request failed", exc_info=error)
-    return ApiError(500, "The server could not finish this request; its log says why.", code="server_error",
-                    kind="server_error")  # fmt: skip
+    message = "The server could not finish this request; its log says why."
+    return ApiError(500, message, code="server_error", kind="server_error")
 
 
 def unavailable(message: str, code: str) -> ApiError:

@@ -59,7 +59,7 @@ class Reply:
         self._unsent_reasoning: list[str] = []
         self._flush_timer: asyncio.TimerHandle | None = None
         self._sent_s = 0.0
-        self._saved_s = time.monotonic()
+        self._save_timer: asyncio.TimerHandle | None = None
         self._progress: Progress | None = None
         self._notices: list[Notice] = []
         self._handle: RequestHandle | None = None
@@ -115,9 +115,11 @@ class Reply:
         except Exception as error:
             log.exception("A reply failed")
             outcome = _Outcome("failed", error=f"The reply failed unexpectedly ({type(error).__name__}).")
-        if self._handle is not None:
-            self._handle.abort()  # does nothing to a request that has ended
+        if self._handle is not None and outcome.stats is None:  # left before the engine said that it ended
+            self._handle.abort()
         self._flush()
+        if self._save_timer is not None:
+            self._save_timer.cancel()
         message = replace(self.message, status=outcome.status, error=outcome.error, stats=outcome.stats)
         try:
             stored = self._store.finish_reply(
@@ -236,15 +238,14 @@ class Reply:
             self._unsent_reasoning.append(delta.reasoning)
         if not (delta.text or delta.reasoning):
             return
-        now = time.monotonic()
-        due_s = self._sent_s + COALESCE_S - now
+        loop = asyncio.get_running_loop()
+        due_s = self._sent_s + COALESCE_S - time.monotonic()
         if due_s <= 0:
             self._flush()
         elif self._flush_timer is None:
-            self._flush_timer = asyncio.get_running_loop().call_later(due_s, self._flush)
-        if now - self._saved_s >= SAVE_EVERY_S:
-            self._saved_s = now
-            self._save()
+            self._flush_timer = loop.call_later(due_s, self._flush)
+        if self._save_timer is None:
+            self._save_timer = loop.call_later(SAVE_EVERY_S, self._save)
 
     def _flush(self) -> None:
         """Send what came since the last time. The state changes first: a new watcher's snapshot holds all of it."""
@@ -264,6 +265,7 @@ class Reply:
         self._publish(Append(self._message.id, text, reasoning))
 
     def _save(self) -> None:
+        self._save_timer = None
         message = self.message
         try:
             self._store.save_partial(message.id, message.content, message.reasoning, message.token_ids)
