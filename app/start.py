@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from octavo.app import paths
 from octavo.app.browser import open_page
@@ -44,6 +45,7 @@ def start(settings: Settings, *, page: bool) -> int:
         if port != settings.values.server.port and settings.values.server.port != 0:
             log.info("Port %d is in use by another program; taking %d.", settings.values.server.port, port)
         _require_device(settings.values.model.device)
+        os.environ.setdefault("GRADIO_TEMP_DIR", str(paths.cache_dir() / "page"))  # not in a folder shared with others
         from octavo.app.server import run_server  # imports torch and gradio, so only now
 
         watcher.start()

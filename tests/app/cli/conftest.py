@@ -30,6 +30,7 @@ def octavo(
     own_folders: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Result]:
     """Runs `octavo` with these arguments, in folders of this test's own and with the starter nowhere."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(own_folders / "page"))  # else a start would set it for later tests
     for name in ("OCTAVO_STARTER", "DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT"):
         monkeypatch.delenv(name, raising=False)
 
