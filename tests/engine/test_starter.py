@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_reply_cold_and_warm_alone_and_in_company(engine: 
 
 
 def test_the_second_turn_of_a_long_chat_computes_only_what_is_new(engine: Engine) -> None:
-    history = [{"role": "user", "content": TEXT * 95}]
+    history = [{"role": "user", "content": TEXT * 104}]
     first = engine.template.render(history)
     assert 1900 < len(first.ids) < 2200
     handle = engine.submit(first.ids, GREEDY)
