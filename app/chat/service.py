@@ -27,6 +27,7 @@ from octavo.app.chat.types import (
     UserTurn,
 )
 from octavo.app.host import ModelHost
+from octavo.app.text import without_halves
 from octavo.engine.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class ChatService:
         return [replace(chat, generating=chat.id in self._replies) for chat in self.store.list_chats()]
 
     def create_chat(self, system: str | None = None) -> Chat:
-        chat = self.store.create_chat(_clean(system) if system else None)
+        chat = self.store.create_chat(without_halves(system) if system else None)
         self._publish_changed(chat.id)
         return chat
 
@@ -126,7 +127,7 @@ class ChatService:
         sending: a second one of the same name (double click, retry after a lost answer) returns the reply to the first.
         """
         self._bind()
-        text = _clean(text)
+        text = without_halves(text)
         if not text.strip():
             raise ChatError("The message is empty.", remedy="Write something first.")
         if nonce is not None:
@@ -271,13 +272,8 @@ class ChatService:
 
 def make_title(text: str) -> str:
     """A chat's title: the text on one line, cut between words."""
-    line = " ".join(_clean(text).split())
+    line = " ".join(without_halves(text).split())
     if len(line) <= TITLE_LENGTH:
         return line
     cut = line[:TITLE_LENGTH]
     return (cut.rsplit(" ", 1)[0] if " " in cut else cut).rstrip(",;:.") + "…"
-
-
-def _clean(text: str) -> str:
-    """Halves of surrogate pairs, which no encoding holds, become the replacement character."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

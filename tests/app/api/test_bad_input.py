@@ -216,3 +216,18 @@ def test_a_form_cannot_start_a_request(http: httpx.Client, engine: FakeEngine) -
     assert http.post(CHAT, json={}, headers={"Host": "evil.example"}).status_code == 400
     assert http.post(CHAT, json={}, headers={"Origin": "http://evil.example"}).status_code == 403
     assert engine.submitted == []
+
+
+def test_half_a_surrogate_pair_breaks_neither_a_prompt_nor_an_error(http: httpx.Client, engine: FakeEngine) -> None:
+    half = '"\\ud83d"'
+    for body in ('{"model": "default", "messages": HALF}', '{"model": HALF, "messages": []}'):
+        answer = http.post(CHAT, content=body.replace("HALF", half), headers={"Content-Type": "application/json"})
+        assert answer.status_code in (400, 404)
+        error(answer)
+    body = '{"model": "default", "prompt": HALF, "echo": true}'.replace("HALF", half)
+    answer = http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["text"].startswith("\ufffd")
+    pair = '{"model": "default", "prompt": "\\uD83D\\uDE00", "echo": true}'
+    answer = http.post("/v1/completions", content=pair, headers={"Content-Type": "application/json"})
+    assert answer.json()["choices"][0]["text"].startswith("\U0001f600")
