@@ -30,9 +30,14 @@ def _missing(reason: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("browser")
+    """These tests come last: playwright keeps an event loop running in the main thread, where others want their own."""
+
+    def is_ours(item: pytest.Item) -> bool:
+        return Path(__file__).parent in item.path.parents
+
+    for item in filter(is_ours, items):
+        item.add_marker("browser")
+    items.sort(key=is_ours)
 
 
 @dataclass
@@ -123,7 +128,7 @@ class Watched:
     received: list[str] = field(default_factory=list)
 
     def watch(self, page: object) -> None:
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(30_000)
         page.on("request", lambda request: self._request(request.url))
         page.on("pageerror", lambda error: self.errors.append(f"page error: {error}"))
         page.on("console", lambda message: self._console(message))

@@ -12,12 +12,12 @@ Page = Any  # playwright's; it need not be installed to collect these tests
 
 
 def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
-    send(page, "echo " + "one two three four five six seven eight nine ten " * 4)
+    send(page, "echo " + "one two three four five six seven eight nine ten " * 12)
     page.wait_for_selector("article.reply.live .block")
     partial = answer(page)
     wait_for_end(page)
     whole = answer(page)
-    assert whole == " ".join(["one two three four five six seven eight nine ten"] * 4)
+    assert whole == " ".join(["one two three four five six seven eight nine ten"] * 12)
     assert len(partial) < len(whole)
     figures = reply(page).locator(".figures").inner_text()
     assert re.search(r"\d+ tok/s.*first \S+ m?s.*\d+ prompt \(\d+ cached\).*\d+ tokens.*finished", figures, re.DOTALL)

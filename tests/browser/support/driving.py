@@ -8,7 +8,7 @@ from typing import Any
 Page = Any  # playwright's; it need not be installed to collect these tests
 
 
-def until(page: Page, expression: str, timeout_s: float = 15.0) -> Any:
+def until(page: Page, expression: str, timeout_s: float = 30.0) -> Any:
     """Wait for a JavaScript expression. The page's policy refuses the `eval` that playwright's own waiting needs."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
