@@ -1,8 +1,8 @@
 """The gated activation of a feed-forward block: act(gate) * up, read from one merged projection.
 
-Grid (tokens, column blocks); every program reads one block of the gate and the same block of the up half and writes
-one block. Bound by memory bandwidth (three elements moved for each written one; 4.1 TB/s of 4.3 on an H200). The activation is computed in
-float32 and rounded to the tensor's type before the product, as the textbook graph does.
+Grid (tokens, column blocks); every program reads one block of the gate and the same block of the up half and writes one
+block. Bound by memory bandwidth (three elements moved for each written one; 4.1 TB/s of 4.3 on an H200). The activation
+is computed in float32 and rounded to the tensor's type before the product, as the textbook graph does.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True

@@ -2,9 +2,10 @@
 
 One kernel reads a row once, adds the residual if there is one, sums squares in float32 and writes the normalized row
 (and the sum, which the next block needs). Each program takes ROWS whole rows as one [ROWS, BLOCK] tile in registers:
-one row at hidden sizes, many at head sizes, where q and k are normalized head by head. Bound by memory bandwidth from
-a few hundred rows on (8,192 rows of 4,096: 3.9 TB/s on an H200, whose copy reaches 4.3), by latency below. Roundings are those of the textbook graph (sum rounded to
-the activation's type, normalized value rounded before a 16-bit weight), so results differ only by summation order.
+one row at hidden sizes, many at head sizes, where q and k are normalized head by head. Bound by memory bandwidth from a
+few hundred rows on (8,192 rows of 4,096: 3.9 TB/s on an H200, whose copy reaches 4.3), by latency below. Roundings are
+those of the textbook graph (sum rounded to the activation's type, normalized value rounded before a 16-bit weight), so
+results differ only by summation order.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True

@@ -3,8 +3,9 @@
 Grid (tokens, head blocks): the heads of q, k and v form one list cut into blocks of BLOCK_HEADS; a program rotates its
 block of one token and stores it to the rotated q or straight to the token's slot in the pages, so k and v are read and
 written once. A head is held as first half, second half and the channels beyond the rotary part. Bound by memory
-bandwidth at prefill sizes (3.4 TB/s of 4.3 on an H200 with 48 heads of 128), by launch latency for a few tokens. Pages are [pages, Hkv, page_size, D]; a slot is
-page * page_size + offset in 64 bits. Roundings are those of the textbook graph.
+bandwidth at prefill sizes (3.4 TB/s of 4.3 on an H200 with 48 heads of 128), by launch latency for a few tokens. Pages
+are [pages, Hkv, page_size, D]; a slot is page * page_size + offset in 64 bits. Roundings are those of the textbook
+graph.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
