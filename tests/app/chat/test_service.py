@@ -65,6 +65,12 @@ async def ended(service: ChatService, chat_id: str) -> Message:
     return chat.messages[-1]
 
 
+async def some_text(service: ChatService, chat_id: str) -> None:
+    """Returns once the running reply has a word."""
+    while (reply := service.running(chat_id)) is None or len(reply.content) < 5:
+        await asyncio.sleep(0.005)
+
+
 def test_a_reply_is_streamed_and_stored(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as (service, _):
@@ -115,7 +121,7 @@ def test_who_comes_later_gets_all_of_it_once(tmp_path: Path) -> None:
         async with serving(tmp_path, FakeEngine(lambda _: text, token_s=0.001)) as (service, _):
             chat = service.create_chat()
             await service.send(chat.id, "go")
-            await asyncio.sleep(0.15)
+            await some_text(service, chat.id)
             seen = ""
             async for event in service.subscribe(chat.id):
                 if isinstance(event, Snapshot):
@@ -446,7 +452,7 @@ def test_unloading_ends_running_replies_with_a_sentence(tmp_path: Path) -> None:
         async with serving(tmp_path, FakeEngine(lambda _: "word " * 500, token_s=0.002)) as (service, _):
             chat = service.create_chat()
             await service.send(chat.id, "go")
-            await asyncio.sleep(0.1)
+            await some_text(service, chat.id)
             service.host.unload()
             last = await ended(service, chat.id)
             assert last.status == "failed"
@@ -497,17 +503,25 @@ def test_partial_text_is_on_disk_while_the_reply_runs(tmp_path: Path, monkeypatc
     monkeypatch.setattr("octavo.app.chat.reply.SAVE_EVERY_S", 0.05)
 
     async def test() -> None:
-        async with serving(tmp_path, FakeEngine(lambda _: "word " * 200, token_s=0.001)) as (service, _):
+        engine = FakeEngine(lambda _: "word " * 2000, token_s=0.001, context_length=20_000)
+        async with serving(tmp_path, engine) as (service, _):
             chat = service.create_chat()
             reply = await service.send(chat.id, "go")
-            await asyncio.sleep(0.4)
+            await some_text(service, chat.id)
+            engine.hold()  # nothing further comes: what is there must be saved all the same
             other = ChatStore(tmp_path / "chats.sqlite3")
-            stored = other.get_message(reply.id)
+
+            def on_disk() -> str:
+                stored, running = other.get_message(reply.id), service.running(chat.id)
+                assert stored is not None
+                assert running is not None
+                assert stored.status == "streaming"
+                return stored.content if stored.content == running.content else ""
+
+            while not on_disk():
+                await asyncio.sleep(0.01)
+            assert on_disk().startswith("word ")
             other.close()
-            assert stored is not None
-            assert stored.status == "streaming"
-            assert stored.content.startswith("word ")
-            assert service.running(chat.id) is not None
 
     run(test)
 
@@ -517,7 +531,7 @@ def test_closing_keeps_what_running_replies_have(tmp_path: Path) -> None:
         async with serving(tmp_path, FakeEngine(lambda _: "word " * 500, token_s=0.001)) as (service, _):
             chat = service.create_chat()
             reply = await service.send(chat.id, "go")
-            await asyncio.sleep(0.2)
+            await some_text(service, chat.id)
         store = ChatStore(tmp_path / "chats.sqlite3")
         stored = store.get_message(reply.id)
         assert stored is not None
@@ -606,7 +620,7 @@ def test_deleting_a_chat_ends_its_reply_and_its_watchers(tmp_path: Path) -> None
             chat = service.create_chat()
             events = service.subscribe(chat.id)
             await service.send(chat.id, "go")
-            await asyncio.sleep(0.05)
+            await some_text(service, chat.id)
             assert await asyncio.to_thread(service.delete_chat, chat.id)
             async for _ in events:
                 pass
