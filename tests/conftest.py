@@ -48,3 +48,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("OCTAVO_") and "__" in name]:
         monkeypatch.delenv(name)
     return tmp_path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests last: Playwright's event loop stays with the thread, and asyncio.run refuses a second one there."""
+    items.sort(key=lambda item: "browser" in item.path.relative_to(Path(__file__).parent).parts)
