@@ -29,7 +29,7 @@ import torch
 from octavo.engine.assemble import benchmark_data
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
-from octavo.engine.errors import OctavoError, RequestError
+from octavo.engine.errors import DeviceError, OctavoError, RequestError
 from octavo.engine.request import Delta, SamplingParams
 from octavo.engine.stream import RequestHandle
 
@@ -284,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if flags.debug:
             raise
         print(f"octavo bench: {error}", file=sys.stderr)
-        return 2 if isinstance(error, RequestError) else 1
+        return 2 if isinstance(error, RequestError | DeviceError) else 1
     text = json.dumps(result, indent=1)
     if flags.json:
         flags.json.write_text(text + "\n", encoding="utf-8")

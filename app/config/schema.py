@@ -280,7 +280,7 @@ class SamplingSection(Section):
     """How tokens are chosen, unless the chat or the request says otherwise. null: the model's own value."""
 
     temperature: Real | None = key(
-        None, "0 always takes the likeliest token; higher is freer.", "next request", ge=0, le=100
+        None, "0 always takes the likeliest token; higher is freer.", "next request", ge=0, le=5
     )
     top_p: Real | None = key(
         None, "Keep the likeliest tokens up to this total probability.", "next request", gt=0, le=1
@@ -290,7 +290,7 @@ class SamplingSection(Section):
         None, "Keep tokens at least this likely, relative to the likeliest; 0: all.", "next request", ge=0, le=1
     )
     repetition_penalty: Real | None = key(
-        None, "Above 1 makes tokens that were there before less likely; 1: off.", "next request", gt=0, le=100
+        None, "Above 1 makes tokens that were there before less likely; 1: off.", "next request", ge=0.01, le=10
     )
     max_tokens: Whole | None = key(
         None, "Tokens of a reply, at most; null: to the end of the context.", "next request", ge=1
@@ -337,11 +337,12 @@ class AppSection(Section):
     language: Literal["auto", "en", "zh-CN"] = key(
         "auto", "Language of the page: auto (the browser's), en or zh-CN.", "live"
     )
-    unload_after_minutes: Annotated[Literal[0], BeforeValidator(_whole)] = key(
+    unload_after_minutes: Whole = key(
         0,
-        "Unload the model after this many minutes without a request; this version never does: 0.",
+        "Unload the model after this many minutes without a request; the next one loads it again. 0: never.",
         "live",
-        not_here={"*": "automatic unloading"},
+        ge=0,
+        le=10_080,
     )
     log_level: Literal["debug", "info", "warning", "error"] = key(
         "info", "How much is logged: debug, info, warning or error.", "live"

@@ -39,3 +39,11 @@ def test_an_unknown_shape_names_the_known_ones(capsys: pytest.CaptureFixture[str
 def test_an_unknown_comparison_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--compare", "speed"]) == 2
     assert "fusion" in capsys.readouterr().err
+
+
+def test_cuda_without_a_gpu_is_a_wrong_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert bench.main(["--device", "cuda", "--workload", "cpu-1"]) == 2
+    assert "cuda was asked for" in capsys.readouterr().err

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from octavo.app.config import Settings, Size, engine_config
 from octavo.app.config import schema as config_schema
+from octavo.engine.errors import RequestError
+from octavo.engine.sample.fields import make_params
 
 Load = Callable[..., Settings]
 Complaint = Callable[..., str]
@@ -83,7 +86,7 @@ def test_values_read_as_people_mean_them(load: Load, text: str, key: str, value:
         ("model: {id: ''}", "must be text, found ''."),
         ("model: {id: !!python/name:os.system x}", "found tag:yaml.org,2002:python/name:os.system."),
         ("sampling: {top_p: 1.5}", "must be a number above 0 to 1 or null, found 1.5."),
-        ("sampling: {temperature: -1}", "must be a number from 0 to 100 or null, found -1"),
+        ("sampling: {temperature: -1}", "must be a number from 0 to 5 or null, found -1"),
         ("sampling: {temperature: .nan}", "found nan."),
         ("sampling: {max_tokens: 0}", "must be a whole number from 1 or null, found 0."),
         ("app: {theme: drak}", "found 'drak'; did you mean dark?"),
@@ -95,6 +98,16 @@ def test_a_wrong_value_is_answered_with_line_key_found_and_allowed(
     complaint: Complaint, text: str, expected: str
 ) -> None:
     assert expected in complaint(text)
+
+
+def test_sampling_values_are_held_to_the_range_requests_are_held_to() -> None:
+    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed"):
+        for value in (-1, 0, 0.005, 0.5, 1, 5, 5.5, 10, 10.5, 2**70):
+            try:
+                make_params({name: value}, vocab_size=100)
+            except RequestError:
+                with pytest.raises(ValidationError):
+                    config_schema.Config.model_validate({"sampling": {name: value}})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +122,6 @@ def test_a_wrong_value_is_answered_with_line_key_found_and_allowed(
         ("engine: {remote: 'http://127.0.0.1:1'}", "remote engine"),
         ("speculation: {mode: ngram}", "speculative decoding"),
         ("speculation: {draft_model: a/b}", "speculative decoding"),
-        ("app: {unload_after_minutes: 5}", "automatic unloading"),
     ],
 )
 def test_a_value_whose_feature_does_not_exist_is_refused_with_the_features_name(
