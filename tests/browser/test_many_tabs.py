@@ -28,7 +28,7 @@ WATCH_LAG = """() => {
 def test_eight_tabs_of_one_browser_stream_at_the_same_time(server: Any, watched: Any) -> None:
     pages = [watched.context.new_page() for _ in range(TABS)]
     for page in pages:
-        page.goto(server.url)
+        page.goto(server.url, wait_until="commit")  # all of them load at the same time
     for page in pages:
         page.wait_for_selector("body.octavo-ready .example")
         page.evaluate(WATCH_LAG)
@@ -91,6 +91,7 @@ def test_two_tabs_on_one_chat_agree(server: Any, watched: Any, page: Page) -> No
     send(other, "long")
     page.wait_for_selector("article.reply.live .block")
     assert page.locator("article.user").last.locator(".bubble").inner_text() == "long"
+    page.bring_to_front()  # the browser draws a tab in the background about once a second
     page.get_by_role("button", name="Stop", exact=True).click()
     wait_for_end(other)
     wait_for_end(page)
