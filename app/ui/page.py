@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 TITLE = "Octavo"
 ASSETS = "/ui"  # Gradio has /assets and /static for itself
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-HEAD = f"""
-<link rel="icon" type="image/svg+xml" href="{ASSETS}/icon.svg">
-<link rel="stylesheet" href="{ASSETS}/page.css">
-<link rel="stylesheet" href="{ASSETS}/text.css">
-<script src="{ASSETS}/theme.js"></script>
-<script type="module" src="{ASSETS}/page.js"></script>
-"""
+STYLES = ("tokens", "page", "chats", "main", "text", "narrow")  # in this order
+HEAD = "\n".join(
+    [
+        f'<link rel="icon" type="image/svg+xml" href="{ASSETS}/icon.svg">',
+        *(f'<link rel="stylesheet" href="{ASSETS}/{name}.css">' for name in STYLES),
+        f'<script src="{ASSETS}/theme.js"></script>',
+        f'<script type="module" src="{ASSETS}/page.js"></script>',
+    ]
+)
 
 
 def mount_page(app: FastAPI, service: ChatService, host: ModelHost, settings: Settings) -> FastAPI:

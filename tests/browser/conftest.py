@@ -30,14 +30,9 @@ def _missing(reason: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """These tests come last: playwright keeps an event loop running in the main thread, where others want their own."""
-
-    def is_ours(item: pytest.Item) -> bool:
-        return Path(__file__).parent in item.path.parents
-
-    for item in filter(is_ours, items):
-        item.add_marker("browser")
-    items.sort(key=is_ours)
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("browser")
 
 
 @dataclass

@@ -64,7 +64,7 @@ def test_escape_stops_and_a_stopped_chat_says_so_in_the_list(page: Page) -> None
 
 
 def test_a_reload_in_the_middle_goes_on_and_loses_nothing(page: Page) -> None:
-    numbers = " ".join(str(n) for n in range(150))
+    numbers = " ".join(str(n) for n in range(360))
     send(page, f"echo {numbers}")
     page.wait_for_selector("article.reply.live .block")
     address = page.url
@@ -77,7 +77,7 @@ def test_a_reload_in_the_middle_goes_on_and_loses_nothing(page: Page) -> None:
 
 
 def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page) -> None:
-    send(page, "echo " + "first " * 120)
+    send(page, "echo " + "first " * 360)
     first = chat_id(page)
     page.wait_for_selector("article.reply.live .block")
     page.keyboard.press("Control+k")
@@ -89,7 +89,7 @@ def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page) ->
     page.locator(f".row-chat[data-id='{first}'] a").click()
     page.wait_for_selector("article.reply.live .block")
     wait_for_end(page)
-    assert answer(page).split() == ["first"] * 120
+    assert answer(page).split() == ["first"] * 360
     page.keyboard.press("Alt+ArrowDown")  # the chat that ended last is on top
     page.wait_for_url(f"**/?c={second}")
     assert "second" in reply(page).inner_text()

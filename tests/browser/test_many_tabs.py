@@ -84,7 +84,7 @@ def test_two_tabs_on_one_chat_agree(server: Any, watched: Any, page: Page) -> No
     address = f"{server.url}/?c={chat_id(page)}"
     other = watched.context.new_page()
     other.goto(address)
-    other.wait_for_selector("article.reply.live .block")
+    other.wait_for_selector("article.reply .block")
     wait_for_end(page)
     wait_for_end(other)
     assert answer(page) == answer(other) == " ".join(["together"] * 90)
