@@ -24,6 +24,8 @@ from octavo.engine.model.build import build_model, build_random, longest_context
 from octavo.engine.request import Event
 from octavo.engine.run.resolve import (
     CacheSize,
+    bound_context,
+    free_memory,
     resolve_cache,
     resolve_chunk,
     resolve_context,
@@ -64,7 +66,7 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
         return _put_together(model, config, name, notices, None, None, frozenset(), {}, "random weights")
     progress(LoadProgress("opening", 0, 0))
     with open_checkpoint(Path(source)) as checkpoint:
-        context = resolve_context(config, _max_positions(checkpoint.config))
+        context = bound_context(resolve_context(config, _max_positions(checkpoint.config)), free_memory(device))
         model = build_model(
             checkpoint,
             device=device,

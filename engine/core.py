@@ -142,7 +142,7 @@ class EngineCore:
             return True
         self.counters.steps += 1
         prompt_tokens = sum(work.count for work in plan.rows[plan.num_decode_rows :])
-        self.scheduler.budget.observe(prompt_tokens, self._clock() - began)
+        self.scheduler.budget.observe(prompt_tokens, plan.num_decode_rows, self._clock() - began)
         for index, work in enumerate(plan.rows):
             if work.request.epoch == work.epoch and work.request.id in self._live:
                 self._take(work, result, index)
@@ -182,7 +182,7 @@ class EngineCore:
     def _take(self, work: RowWork, result: StepResult, index: int) -> None:
         request, live = work.request, self._live[work.request.id]
         if not result.finite[index]:
-            self._finish(live, "error", error=NOT_FINITE)
+            self._finish(live, "error", error=result.errors.get(index, NOT_FINITE))
             return
         token = result.tokens[index]
         if request.params.prompt_logprobs is not None:

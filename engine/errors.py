@@ -11,11 +11,16 @@ class OctavoError(Exception):
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+        self.message = printable(message)
+        self.remedy = printable(remedy) if remedy is not None else None
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}" if self.remedy else self.message
+
+
+def printable(text: str) -> str:
+    """A text that may quote a file, with halves of surrogate pairs replaced: no encoding can carry them onwards."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class LoadError(OctavoError):

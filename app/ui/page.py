@@ -27,6 +27,7 @@ TITLE = "Octavo"
 ASSETS = "/ui"  # Gradio has /assets and /static for itself
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 STYLES = ("tokens", "page", "chats", "main", "text", "narrow")  # in this order
+QUEUE_LOOK_S = 1.0
 HEAD = "\n".join(
     [
         f'<link rel="icon" type="image/svg+xml" href="{ASSETS}/icon.svg">',
@@ -44,9 +45,10 @@ def mount_page(app: FastAPI, service: ChatService, host: ModelHost, settings: Se
     build = files_version()
     add_live_route(app, service, host, settings, build)
     _add_files(app, settings)
-    return gradio.mount_gradio_app(
+    blocks = build_blocks()
+    mounted = gradio.mount_gradio_app(
         app,
-        build_blocks(),
+        blocks,
         path="/",
         footer_links=[],
         run_history=False,
@@ -59,6 +61,9 @@ def mount_page(app: FastAPI, service: ChatService, host: ModelHost, settings: Se
         head=HEAD,
         favicon_path=str(files("octavo.assets").joinpath("icon.svg")),
     )
+    # The page has no queued events, yet Gradio looks into its queue a thousand times a second: 5 % of a core.
+    blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = QUEUE_LOOK_S
+    return mounted
 
 
 def build_blocks() -> gradio.Blocks:

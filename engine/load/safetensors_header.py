@@ -18,6 +18,7 @@ import torch
 from octavo.engine.errors import CheckpointError
 from octavo.engine.load.files import FETCH_AGAIN, refuse_lfs_pointer
 
+MOST_DIMENSIONS = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 
@@ -111,8 +112,8 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> StoredTensor:
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in STORED_TYPES:
         _fail(path, f"stores {name} in the unknown type {dtype!r}", name)
-    if not isinstance(shape, list) or not all(map(_natural, shape)):
-        _fail(path, f"gives {name} the shape {shape!r}", name)
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or not all(map(_natural, shape)):
+        _fail(path, f"gives {name} the shape {str(shape)[:80]}", name)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_natural, offsets)):
         _fail(path, f"gives {name} the byte range {offsets!r}", name)
     bits = math.prod(shape) * STORED_TYPES[dtype].bits

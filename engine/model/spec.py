@@ -87,6 +87,9 @@ class ModelSpec:
 
 FAMILIES = tuple(FAMILY_DEFAULTS)
 
+LARGEST_SIZE = 2**31 - 1
+MOST_LAYERS = 4096  # a config that lies must not make us build a million layers before its weights are looked at
+
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -156,6 +159,8 @@ class _Reading:
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise UnsupportedModelError(f"The config's {key} is {value!r}; a positive whole number is needed.")
+        if value > LARGEST_SIZE:
+            raise UnsupportedModelError(f"The config's {key} is larger than {LARGEST_SIZE}, which no model has.")
         return value
 
     def size_or(self, key: str, default: int) -> int:
@@ -273,6 +278,8 @@ class _Reading:
 
     def layers_and_ropes(self, head_size: int) -> tuple[tuple[LayerSpec, ...], tuple[RopeSpec, ...]]:
         count = self.size("num_hidden_layers")
+        if count > MOST_LAYERS:
+            raise UnsupportedModelError(f"The config claims {count} layers; at most {MOST_LAYERS} are read.")
         sliding = self.sliding_layers(count)
         window = self.size("sliding_window") if any(sliding) else None
         ropes, rope_of = self.ropes(head_size, sliding)

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 GIB = 1 << 30
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 CUDA_RESERVE_BYTES = GIB  # activations, library workspaces, graphs, and what the desktop may want meanwhile
+LEAST_BYTES_PER_TOKEN = 2048
 CHATS_KEPT = 16  # full chats the automatic cache holds at most: more than that only takes memory from others
 
 
@@ -69,6 +70,12 @@ def resolve_kv_dtype(wanted: str, model_dtype: torch.dtype) -> torch.dtype:
 def resolve_context(config: EngineConfig, max_positions: int) -> int:
     """The context that is aimed at before the cache is sized: what was asked for, at most the model's own."""
     return min(config.context_length or max_positions, max_positions)
+
+
+def bound_context(context_length: int, free_bytes: int) -> int:
+    """The context with which a model is built: rotary tables of a claimed length must not fill the memory that the
+    cache, sized later, would find too small for it anyway. Real models keep more than this a token."""
+    return max(1, min(context_length, free_bytes // LEAST_BYTES_PER_TOKEN))
 
 
 def _cpu_has_bf16() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,14 @@ from torch import Tensor
 from octavo.engine.attention.base import AttentionBackend, AttentionStep
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
-from octavo.engine.request import TokenLogprob
+from octavo.engine.request import SamplingParams, TokenLogprob
 from octavo.engine.run.graphs import DecodeGraphs
 from octavo.engine.run.step import PageTables, StepInputs, StepResult, make_inputs
 from octavo.engine.sample.sampler import Sampled, Sampler
 from octavo.engine.sample.scoring import score_tokens
 from octavo.engine.schedule.plan import RowWork, StepPlan
+
+log = logging.getLogger(__name__)
 
 SCORE_SLICE = 256  # prompt positions scored at once: 256 x 128k float32 scores are 128 MiB
 
@@ -39,6 +42,7 @@ class ModelRunner:
         pages = -(-context_length // cache.page_size)
         self._tables = PageTables(len(cache.groups), max_running, pages)
         self._sampler = Sampler(model.vocab_size, max_running, model.device, valid_vocab, fused=graphs)
+        self._errors: dict[int, str] = {}  # plan rows of the step being launched that failed alone
         self._joined: list[int | None] = [None] * max_running  # the epoch whose parameters a row of the sampler holds
         usable = graphs and model.capturable and backend.capturable and model.device.type == "cuda"
         self._graphs = DecodeGraphs(model, backend, cache, max_running, context_length) if usable else None
@@ -52,7 +56,7 @@ class ModelRunner:
         if self._graphs is not None and plan.num_decode_rows == len(sampling) == len(plan.rows) and not scoring:
             logits = self._graphs.run(inputs)
             if logits is not None:
-                return PendingStep(plan, sampling, self._sample(plan, sampling, logits), None, {})
+                return PendingStep(plan, sampling, self._sample(plan, sampling, logits), None, {}, self._take_errors())
         hidden = self._forward(inputs)
         last = inputs.layout.q_start[1:].long() - 1
         finite = None
@@ -66,7 +70,7 @@ class ModelRunner:
             else:
                 picked = hidden[last[torch.tensor(sampling, device=last.device)]]
             sampled = self._sample(plan, sampling, self.model.logits(picked))
-        return PendingStep(plan, sampling, sampled, finite, scores)
+        return PendingStep(plan, sampling, sampled, finite, scores, self._take_errors())
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         plan = self.backend.plan(inputs.layout, self.cache.groups)
@@ -76,21 +80,36 @@ class ModelRunner:
     def _sample(self, plan: StepPlan, sampling: Sequence[int], logits: Tensor) -> Sampled:
         works = [plan.rows[index] for index in sampling]
         rows: list[int] = []
-        for work in works:
+        for index, work in zip(sampling, works, strict=True):
             request = work.request
             assert request.row is not None
             if self._joined[request.row] != work.epoch:
-                if self._joined[request.row] is not None:
-                    self._sampler.leave(request.row)
-                seed = request.params.seed or 0
-                self._sampler.join(request.row, request.params, request.tokens, request.num_prompt, seed)
-                self._joined[request.row] = work.epoch
+                self._join(index, work, request.row)
             rows.append(request.row)
         rows_dev = torch.tensor(rows, device=logits.device)
         positions = torch.tensor([work.begin + work.count for work in works], device=logits.device)
         sampled = self._sampler.sample(logits, rows, rows_dev, positions)
         self._sampler.accept(rows_dev, sampled.ids, rows)
         return sampled
+
+    def _join(self, index: int, work: RowWork, row: int) -> None:
+        """Hands a request's parameters to the sampler; if it cannot take them, only this request fails."""
+        request = work.request
+        if self._joined[row] is not None:
+            self._sampler.leave(row)
+            self._joined[row] = None
+        try:
+            seed = request.params.seed or 0
+            self._sampler.join(row, request.params, request.tokens, request.num_prompt, seed)
+        except Exception as error:  # whatever a value does to the sampler, the neighbours must not feel it
+            log.exception("the sampling parameters of a request cannot be used")
+            self._errors[index] = f"The sampling parameters of this request cannot be used: {error}"
+            self._sampler.join(row, SamplingParams(temperature=0.0), request.tokens, request.num_prompt, 0)
+        self._joined[row] = work.epoch
+
+    def _take_errors(self) -> dict[int, str]:
+        errors, self._errors = self._errors, {}
+        return errors
 
     def _score_prompt(self, work: RowWork, inputs: StepInputs, index: int, hidden: Tensor) -> list[_Scores]:
         """Log probabilities of the prompt tokens that follow this step's positions, in slices."""
@@ -125,6 +144,7 @@ class PendingStep:
     sampled: Sampled | None
     finite_hidden: Tensor | None  # bool [rows]
     scores: dict[int, list[_Scores]]
+    errors: dict[int, str]
 
     def wait(self) -> StepResult:
         """Blocks until the results are on the host."""
@@ -138,10 +158,12 @@ class PendingStep:
                 tokens[index] = ids[place]
                 finite[index] = finite[index] and good[place]
             self._fill_logprobs(ids, logprobs)
+        for index in self.errors:
+            finite[index] = False
         scored = [
             tuple(entry for part in self.scores.get(index, ()) for entry in _entries(part)) for index in range(count)
         ]
-        return StepResult(tuple(tokens), tuple(finite), tuple(logprobs), tuple(scored))
+        return StepResult(tuple(tokens), tuple(finite), tuple(logprobs), tuple(scored), self.errors)
 
     def _fill_logprobs(self, ids: list[int], logprobs: list[TokenLogprob | None]) -> None:
         sampled = self.sampled

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ class StepResult:
     finite: tuple[bool, ...]
     logprobs: tuple[TokenLogprob | None, ...]
     prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...]
+    errors: Mapping[int, str] = field(default_factory=dict)  # why a row alone failed, where it was not its scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ MIN_CHUNK = 32  # below this a chunk costs nearly as much as none: the weights a
 
 
 class StepBudget:
-    """Chunk sizes in tokens. While chats are decoding, a prompt's chunk is cut to what takes about `target_gap_s`,
-    judged by the speed of the steps seen so far; alone, a prompt gets the whole `max_chunk`.
+    """Chunk sizes in tokens. While chats are decoding, a prompt's chunk is cut to what adds about `target_gap_s` to
+    their step, judged by the steps seen so far; alone, a prompt gets the whole `max_chunk`.
 
     A chunk size the user has set is kept as it is (`adaptive=False`).
     """
@@ -16,7 +16,8 @@ class StepBudget:
         self.max_chunk = max_chunk
         self._target_gap_s = target_gap_s
         self._adaptive = adaptive
-        self._seconds_per_token: float | None = None
+        self._decode_s: float | None = None  # a step without prompt tokens
+        self._seconds_per_token: float | None = None  # what a prompt token adds to a step
 
     def chunk(self, num_decoding: int) -> int:
         """Prompt tokens the next step may take beside `num_decoding` running rows."""
@@ -25,10 +26,15 @@ class StepBudget:
         fits = int(self._target_gap_s / self._seconds_per_token) // MIN_CHUNK * MIN_CHUNK
         return max(MIN_CHUNK, min(self.max_chunk, fits))
 
-    def observe(self, prompt_tokens: int, seconds: float) -> None:
-        """Tells how long a step with so many prompt tokens took."""
-        if prompt_tokens < MIN_CHUNK:
-            return
-        rate = seconds / prompt_tokens
-        old = self._seconds_per_token
-        self._seconds_per_token = rate if old is None else 0.7 * old + 0.3 * rate
+    def observe(self, prompt_tokens: int, num_decoding: int, seconds: float) -> None:
+        """Tells how long a step with so many prompt tokens beside so many decoding rows took."""
+        if prompt_tokens == 0:
+            self._decode_s = _moved(self._decode_s, seconds)
+        elif prompt_tokens >= MIN_CHUNK:
+            base = self._decode_s if num_decoding and self._decode_s is not None else 0.0
+            added = max(seconds - base, 0.1 * seconds)  # never free, however slow the last steps without one were
+            self._seconds_per_token = _moved(self._seconds_per_token, added / prompt_tokens)
+
+
+def _moved(average: float | None, value: float) -> float:
+    return value if average is None else 0.7 * average + 0.3 * value

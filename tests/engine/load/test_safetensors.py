@@ -121,6 +121,7 @@ def test_a_type_that_is_not_read_is_refused_by_name_only_when_it_is_wanted(tmp_p
         ({"t": _entry("F33", [1], 0, 4)}, bytes(4), "unknown type 'F33'"),
         ({"t": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}, bytes(4), "unknown type"),
         ({"t": _entry("F32", [-1], 0, 4)}, bytes(4), "the shape"),
+        ({"t": _entry("F32", [2**62] * 300, 0, 4)}, bytes(4), "the shape"),
         ({"t": {"dtype": "F32", "shape": [1]}}, bytes(4), "the byte range None"),
         ({"t": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, bytes(4), "the shape"),
         ({"t": _entry("F32", [1], 4, 0)}, bytes(4), "-4 bytes"),

@@ -98,3 +98,8 @@ def test_the_chunk_never_exceeds_the_context() -> None:
     assert resolve.resolve_chunk(None, CPU, 100) == 100
     assert resolve.resolve_chunk(64, CPU, 1000) == 64
     assert resolve.resolve_chunk(None, CPU, 10_000) == 512
+
+
+def test_a_claimed_context_is_bounded_by_the_memory_before_the_model_is_built() -> None:
+    assert resolve.bound_context(8192, 1 << 30) == 8192
+    assert resolve.bound_context(2**31 - 1, 1 << 30) == 1 << 19

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from octavo.engine.attention.base import CacheGroup, Plane
+from octavo.engine.memory import KVCache
 from octavo.engine.request import Request, SamplingParams
+from octavo.engine.run.runner import ModelRunner
 from octavo.engine.run.step import PageTables, make_inputs
 from octavo.engine.schedule.plan import RowWork, StepPlan
 
@@ -50,3 +53,37 @@ def test_no_two_stays_in_a_row_share_an_epoch(harness: Callable[..., Any]) -> No
     assert h.core.scheduler.num_preemptions == 0
     seen = {(work.request.id, work.epoch) for plan in h.runner.steps for work in plan.rows}
     assert len({epoch for _, epoch in seen}) == len(seen) == 5
+
+
+class _Numb:
+    """A model whose hidden states and scores are all equal."""
+
+    vocab_size, device, capturable = 7, CPU, False
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
+        return torch.zeros(len(token_ids), 2)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(hidden), 7)
+
+
+class _NoAttention:
+    capturable = False
+
+    def plan(self, layout: Any, groups: Any) -> None:
+        return None
+
+
+def test_parameters_the_sampler_cannot_take_fail_their_request_alone() -> None:
+    plane = (Plane("k", 1, 1), Plane("v", 1, 1))
+    cache = KVCache((CacheGroup("g", (0,), plane),), [8], 4, torch.float32, CPU)
+    runner = ModelRunner(_Numb(), cache, _NoAttention(), max_running=4, context_length=16)  # type: ignore[arg-type]
+    good = request("good", 0, [1, 2], [1], 1)
+    bad = request("bad", 1, [1, 2], [2], 2)
+    bad.params = SamplingParams(top_k=2**70)
+    plan = StepPlan((RowWork(good, 1, 1, True, 1), RowWork(bad, 1, 1, True, 2)), 2)
+    result = runner.launch(plan).wait()
+    assert result.finite == (True, False)
+    assert "cannot be used" in result.errors[1]
+    good.tokens.append(3)
+    assert runner.launch(StepPlan((RowWork(good, 2, 1, True, 1),), 1)).wait().finite == (True,)
