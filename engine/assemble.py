@@ -106,6 +106,8 @@ def _put_together(
     size = resolve_cache(config, model.cache_groups, model.max_positions, kv_dtype, device)
     if size.notice:
         notices.append(size.notice)
+    if not config.fusion:
+        notices.append("Operator fusion is off: every operation runs by itself in plain torch, which is slower.")
     if not config.paged_attention and config.prefix_sharing:
         notices.append("Paged attention is off: chats share nothing, and each holds a slot of its whole context.")
     backend = choose_backend(device, model.dtype, model.attn_specs, config.fusion)
