@@ -14,11 +14,12 @@ from octavo.app.config.files import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The Octavo that holds the lock."""
+    """The Octavo that holds the lock. `page` is None where an older version wrote the note."""
 
     pid: int
     port: int
     url: str
+    page: bool | None = None
 
 
 class InstanceLock:
@@ -41,17 +42,18 @@ class InstanceLock:
         self._note.unlink(missing_ok=True)  # of one that was killed
         return True
 
-    def announce(self, port: int, url: str) -> None:
-        """Says where this process answers."""
-        note = asdict(Running(os.getpid(), port, url))
+    def announce(self, port: int, url: str, page: bool | None = None) -> None:
+        """Says where this process answers, and whether with the page or the API alone."""
+        note = asdict(Running(os.getpid(), port, url, page))
         write_atomically(self._note, json.dumps(note).encode("utf-8"))
 
     def running(self) -> Running | None:
         """What the holder announced; None while it is still starting."""
         try:
             note = json.loads(self._note.read_text(encoding="utf-8"))
-            return Running(int(note["pid"]), int(note["port"]), str(note["url"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            page = note.get("page")
+            return Running(int(note["pid"]), int(note["port"]), str(note["url"]), None if page is None else bool(page))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def release(self) -> None:

@@ -15,11 +15,14 @@ from octavo.engine.errors import OctavoError
 
 log = logging.getLogger(__name__)
 
+_OF_THE_FIRST_START = ("server.port", "server.host", "model.id", "model.device")  # flags a second start cannot apply
+
 
 def start(settings: Settings, *, page: bool) -> int:
     """Runs the server until it is told to stop; returns the exit code. If Octavo runs already, opens its page: 0.
 
-    Raises OctavoError: the port, the data folder, or a device that was asked for by name and is not there.
+    Raises OctavoError: the port, the data folder, a device that was asked for by name and is not there, or a running
+    Octavo that was asked to be another one.
     """
     set_up_logging(settings.values.app.log_level)
     for notice in settings.notices:
@@ -35,13 +38,13 @@ def start(settings: Settings, *, page: bool) -> int:
             remedy="Make it writable, or set OCTAVO_DATA_DIR to another folder.",
         ) from error
     if not is_first:
-        return _show_running(lock, opens_browser)
+        return _show_running(lock, settings, page, opens_browser)
     watcher = ConfigWatcher(settings, on_change=lambda keys: _changed(settings, keys))
     try:
         sock = listen(settings)
         port = sock.getsockname()[1]
         url = page_url(settings.values.server.host, port)
-        lock.announce(port, url)
+        lock.announce(port, url, page)
         if port != settings.values.server.port and settings.values.server.port != 0:
             log.info("Port %d is in use by another program; taking %d.", settings.values.server.port, port)
         _require_device(settings.values.model.device)
@@ -70,10 +73,22 @@ def _changed(settings: Settings, keys: dict[str, Applies]) -> None:
         log.info("config.yaml: %s has changed, in force %s.", key, when)
 
 
-def _show_running(lock: InstanceLock, opens_browser: bool) -> int:
+def _show_running(lock: InstanceLock, settings: Settings, page: bool, opens_browser: bool) -> int:
     running = lock.running()
     if running is None:
         raise OctavoError("Another Octavo is just starting or stopping.", remedy="Try again in a moment.")
+    flags = [settings.places[key] for key in _OF_THE_FIRST_START if settings.sources[key] == "flag"]
+    stop_first = f"Stop it first (Ctrl+C where it runs; process {running.pid}), then start again."
+    if flags:
+        were = "was" if len(flags) == 1 else "were"
+        raise OctavoError(
+            f"Octavo is already running at {running.url}, so {', '.join(flags)} {were} not applied.", remedy=stop_first
+        )
+    if running.page is not None and running.page != page:
+        runs, wanted = ("without its page", "app") if page else ("with its page", "serve")
+        raise OctavoError(
+            f"Octavo is already running at {running.url} {runs}, so {wanted} was not applied.", remedy=stop_first
+        )
     print(f"Octavo is already running at {running.url}", flush=True)
     if opens_browser:
         open_page(running.url)

@@ -135,11 +135,42 @@ def test_an_address_that_is_none_is_named(octavo: Octavo, own_folders: Path) -> 
 
 def test_a_second_start_shows_the_first_ones_page(octavo: Octavo, fake_server: FakeServer) -> None:
     second: list[Result] = []
-    fake_server.during = lambda: second.append(octavo("--port", "0"))
+    fake_server.during = lambda: second.append(octavo())
     octavo("--port", "0", "--no-browser")
     assert second[0].code == 0
     assert second[0].out.endswith(f"Octavo is already running at http://127.0.0.1:{fake_server.runs[0]['port']}\n")
     assert len(fake_server.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serve", "--port", "8000"), "so --port was not applied. Stop it first"),
+        (
+            ("--host", "127.0.0.1", "--model", "a/b", "--device", "cpu"),
+            "so --host, --model, --device were not applied.",
+        ),
+        (("serve",), "with its page, so serve was not applied. Stop it first"),
+    ],
+)
+def test_a_second_start_says_what_it_cannot_apply(
+    octavo: Octavo, fake_server: FakeServer, arguments: tuple[str, ...], said: str
+) -> None:
+    second: list[Result] = []
+    fake_server.during = lambda: second.append(octavo(*arguments))
+    octavo("--port", "0", "--no-browser")
+    assert second[0].code == 1
+    assert f"Octavo is already running at http://127.0.0.1:{fake_server.runs[0]['port']}" in second[0].err
+    assert said in second[0].err
+    assert len(fake_server.runs) == 1
+
+
+def test_a_server_without_the_page_has_none_to_show(octavo: Octavo, fake_server: FakeServer) -> None:
+    second: list[Result] = []
+    fake_server.during = lambda: second.extend([octavo(), octavo("serve")])
+    octavo("serve", "--port", "0")
+    assert [result.code for result in second] == [1, 0]
+    assert "without its page, so app was not applied." in second[0].err
 
 
 def test_a_running_server_sees_a_changed_file(octavo: Octavo, fake_server: FakeServer, own_folders: Path) -> None:
