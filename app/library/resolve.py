@@ -84,7 +84,7 @@ def _on_disk(path: Path) -> Path:
                 )
             return path
         if not path.is_dir():
-            raise ModelNotFoundError(f"There is no folder or file {path}.", remedy="Check model.id in config.yaml.")
+            raise ModelNotFoundError(f"There is no folder or file {path}.", remedy="Check how the path is written.")
         names = sorted(item.name for item in path.iterdir())
     except OSError as error:
         raise LibraryError(

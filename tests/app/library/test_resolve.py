@@ -97,8 +97,9 @@ def test_what_is_no_name_lists_the_forms(model_id: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("model_id", ["/no/such/model", "./none", "no.gguf", "C:\\none"])
 def test_a_path_that_is_not_there_is_named(model_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="There is no folder or file"):
+    with pytest.raises(ModelNotFoundError, match="There is no folder or file") as caught:
         resolve_model(model_id)
+    assert "config.yaml" not in str(caught.value)  # it may as well come from the command line
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
