@@ -299,7 +299,8 @@ def _models_fit(
     settings = context.obj.settings(config, **({"model.device": device} if device else {}))
     values = settings.values.model
     length = context_length or (None if values.context_length == "auto" else values.context_length)
-    wanted = {"context_length": length, "device": values.device, "dtype": values.dtype}
+    fusion = settings.values.engine.fusion
+    wanted = {"context_length": length, "device": values.device, "dtype": values.dtype, "fusion": fusion}
     try:
         fit = estimate_fit(_path_on_disk(settings, model), **wanted)
     except ModelNotFoundError:

@@ -51,7 +51,14 @@ class Fit:
         return f"{need} Choose a smaller model, or close programs that use the memory."
 
 
-def estimate_fit(path: Path, *, context_length: int | None = None, device: str = "auto", dtype: str = "auto") -> Fit:
+def estimate_fit(
+    path: Path,
+    *,
+    context_length: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    fusion: bool = True,
+) -> Fit:
     """Reads the checkpoint's headers (no weights) and compares with the memory free now.
 
     Raises CheckpointError or UnsupportedModelError for what cannot be loaded, DeviceError for a missing device.
@@ -61,7 +68,7 @@ def estimate_fit(path: Path, *, context_length: int | None = None, device: str =
     with open_checkpoint(path) as checkpoint:
         shape = read_shape(checkpoint.config)
         parameters = sum(prod(tensor.shape) for tensor in checkpoint.tensors.values())
-    return _estimate(path.name, shape, parameters, context_length, device, dtype)
+    return _estimate(path.name, shape, parameters, context_length, device, dtype, fusion)
 
 
 def estimate_repository(
@@ -71,6 +78,7 @@ def estimate_repository(
     context_length: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    fusion: bool = True,
 ) -> Fit:
     """The same for a model of the hub that is not on disk, from its config.json and the sizes of its files.
 
@@ -88,16 +96,22 @@ def estimate_repository(
     config = json.loads(hub.fetch_file(repo_id, "config.json", commit).read_text(encoding="utf-8"))
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     parameters = sum(file.size for file in weights) // (4 if stored == "float32" else 2)
-    return _estimate(repo_id, read_shape(config), parameters, context_length, device, dtype)
+    return _estimate(repo_id, read_shape(config), parameters, context_length, device, dtype, fusion)
 
 
-def _estimate(name: str, shape: Shape, parameters: int, context_length: int | None, device: str, dtype: str) -> Fit:
+def _estimate(
+    name: str, shape: Shape, parameters: int, context_length: int | None, device: str, dtype: str, fusion: bool
+) -> Fit:
+    from octavo.engine.quant import weight_format
     from octavo.engine.run.resolve import free_memory, resolve_device, resolve_dtype
 
     place, _ = resolve_device(device)
-    itemsize = resolve_dtype(dtype, place).itemsize
+    kind = resolve_dtype(dtype, place)
+    itemsize = kind.itemsize
     context = min(context_length or shape.max_positions, shape.max_positions)
     weights, workspace = parameters * itemsize, workspace_bytes(shape, itemsize, place.type)
+    if shape.tied and not weight_format("none", device=place, dtype=kind, fusion=fusion).shares_embedding:
+        weights += shape.vocab_size * shape.hidden_size * itemsize  # the head is stored a second time
     free = free_memory(place)
     longest = longest_context(shape, itemsize, free - weights - workspace)
     return Fit(name, str(place), context, longest, weights, kv_bytes(shape, itemsize, context), workspace, free)

@@ -21,6 +21,7 @@ class Shape:
     vocab_size: int
     max_positions: int
     notices: tuple[str, ...] = ()
+    tied: bool = False  # the engine's own decoder reads the head from the embedding
 
 
 def read_shape(config: Mapping[str, Any]) -> Shape:
@@ -42,6 +43,7 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
         vocab_size=spec.vocab_size,
         max_positions=spec.max_positions,
         notices=spec.notices,
+        tied=spec.tied,
     )
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from octavo.app.library import LibraryError, ModelNotFoundError
 from octavo.app.library.fit import Fit, estimate_fit, estimate_repository, kv_bytes, longest_context
 from octavo.app.library.inspect import report
 from octavo.app.library.shape import read_shape
 from octavo.engine.errors import CheckpointError, UnsupportedModelError
+from octavo.engine.quant.cpu import BlockedFormat
 
 if TYPE_CHECKING:
     from tests.app.library.conftest import FakeHub
@@ -83,9 +86,26 @@ def test_a_model_of_the_hub_is_judged_before_it_is_fetched(fake_hub: FakeHub) ->
         estimate_repository("org/none", device="cpu")
 
 
+def test_a_tied_head_counts_twice_where_the_cpu_reorders_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def weight_bytes(**wanted: object) -> int:
+        return estimate_fit(tmp_path, device="cpu", **wanted).weight_bytes  # type: ignore[arg-type]
+
+    tensors = {"model.embed_tokens.weight": torch.zeros(1000, 64, dtype=torch.bfloat16)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    for tied, times in ((True, 2), (False, 1)):
+        (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "tie_word_embeddings": tied}), encoding="utf-8")
+        monkeypatch.setattr(BlockedFormat, "available", staticmethod(lambda dtype: dtype == torch.bfloat16))
+        assert weight_bytes(dtype="bfloat16") == times * 1000 * 64 * 2
+        assert weight_bytes(dtype="bfloat16", fusion=False) == 1000 * 64 * 2
+        assert weight_bytes(dtype="float32") == 1000 * 64 * 4
+        monkeypatch.setattr(BlockedFormat, "available", staticmethod(lambda dtype: False))
+        assert weight_bytes(dtype="bfloat16") == 1000 * 64 * 2
+
+
 def test_the_starter_needs_what_its_size_says(starter_path: Path) -> None:
     fit = estimate_fit(starter_path, device="cpu", dtype="bfloat16", context_length=1000)
-    assert fit.weight_bytes == pytest.approx(134.5e6 * 2, rel=0.01)
+    head = 49152 * 576 if BlockedFormat.available(torch.bfloat16) else 0
+    assert fit.weight_bytes == pytest.approx((134.5e6 + head) * 2, rel=0.01)
     assert fit.kv_bytes == 30 * 2 * 3 * 64 * 2 * 1000
     assert fit.context_length == 1000
     assert fit.fits is (fit.total_bytes <= fit.free_bytes)
