@@ -30,6 +30,7 @@ from octavo.engine.assemble import benchmark_data
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.errors import DeviceError, OctavoError, RequestError
+from octavo.engine.quant import FORMATS
 from octavo.engine.request import Delta, SamplingParams
 from octavo.engine.stream import RequestHandle
 
@@ -267,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", default="single-stream", help="one or more names, separated by commas")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--quantization", default="none", choices=["none"])
+    parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
     parser.add_argument("--speculation", default="off", choices=["off"])
     parser.add_argument("--compare", default="", help=f"settings to switch off in turn: {', '.join(COMPARABLE)}")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=argparse.SUPPRESS)

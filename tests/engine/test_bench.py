@@ -6,6 +6,7 @@ import pytest
 
 from octavo.engine import bench
 from octavo.engine.errors import RequestError
+from octavo.engine.quant import FORMATS
 
 
 def test_figures_follow_their_definitions() -> None:
@@ -47,3 +48,14 @@ def test_cuda_without_a_gpu_is_a_wrong_flag(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert bench.main(["--device", "cuda", "--workload", "cpu-1"]) == 2
     assert "cuda was asked for" in capsys.readouterr().err
+
+
+def test_the_weight_formats_to_choose_from_are_those_of_the_engine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMATS, "newest", FORMATS["none"])
+    with pytest.raises(SystemExit):
+        bench.main(["--quantization", "other"])
+    said = capsys.readouterr().err
+    assert all(name in said for name in FORMATS)
+    assert "newest" in said
