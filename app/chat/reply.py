@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from octavo.app.chat.errors import ChatError
-from octavo.app.chat.store import ChatStore
+from octavo.app.chat.patience import patiently
+from octavo.app.chat.store import ChatStore, StoreError
 from octavo.app.chat.types import Append, Ended, LiveEvent, Message, MessageStatus, Notice, Progress, ReplyStats
 from octavo.app.host import ModelHost
 from octavo.engine.errors import OctavoError, QueueFullError
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 COALESCE_S = 0.05  # deltas within this time become one event: a browser redraws no faster with ease
 SAVE_EVERY_S = 2.0  # partial text is on disk at least this often
+PROMPT_PATIENCE_S = 1.0  # how long a reply waits for another process to let go of the file before it begins
 PLACE_EVERY_S = 0.5  # how often a waiting reply's place in the queue is looked up
 ABORT_GRACE_S = 2.0  # an engine that has not ended an aborted request by then is not waited for
 
@@ -83,8 +85,8 @@ class Reply:
         waiting = [self._progress] if self._progress is not None and not self._token_ids else []
         return [*self._notices, *waiting]
 
-    def start(self, on_end: Callable[[], None]) -> None:
-        """Begin, on the running loop. `on_end` is called once, just before the Ended event."""
+    def start(self, on_end: Callable[[Message], None]) -> None:
+        """Begin, on the running loop. `on_end` is called once, with all of it, just before the Ended event."""
         self._task = asyncio.create_task(self._run(on_end), name=f"reply-{self._message.id}")
 
     def stop(self) -> None:
@@ -104,7 +106,7 @@ class Reply:
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _run(self, on_end: Callable[[], None]) -> None:
+    async def _run(self, on_end: Callable[[Message], None]) -> None:
         self._begun = True
         try:
             outcome = _Outcome("stopped") if self._stopped else await self._generate()
@@ -122,21 +124,9 @@ class Reply:
             self._save_timer.cancel()
         message = replace(self.message, status=outcome.status, error=outcome.error, stats=outcome.stats)
         try:
-            stored = self._store.finish_reply(
-                message.id,
-                outcome.status,
-                message.content,
-                message.reasoning,
-                token_ids=message.token_ids,
-                error=outcome.error,
-                stats=outcome.stats,
-            )
-            message = stored or message
-        except OctavoError as error:  # the disk is full: what was said is still shown
-            log.exception("A reply could not be saved")
-            message = replace(message, status="failed", error=str(error))
-        on_end()
-        self._publish(Ended(message))
+            on_end(message)
+        finally:
+            self._publish(Ended(message))
 
     async def _generate(self) -> _Outcome:
         engine = await self._engine()
@@ -144,7 +134,7 @@ class Reply:
         self._left_out_turns = prompt.left_out_turns
         if prompt.notice is not None:
             self._notice(prompt.notice)
-        self._store.set_prompt(self._message.id, prompt.ids, base_id=prompt.base_id)
+        await self._keep_prompt(prompt)
         self._handle = await self._submit(engine, prompt, params)
         place = asyncio.create_task(self._watch_place(engine))
         try:
@@ -162,6 +152,15 @@ class Reply:
         finally:
             place.cancel()
         raise ChatError("The engine ended without finishing this reply.", remedy="Regenerate it.")
+
+    async def _keep_prompt(self, prompt: Prompt) -> None:
+        try:
+            await patiently(
+                lambda: self._store.set_prompt(self._message.id, prompt.ids, base_id=prompt.base_id),
+                seconds=PROMPT_PATIENCE_S,
+            )
+        except StoreError:  # without them the next prompt is made from the text: slower, but no reason to fail
+            log.exception("The ids of a prompt could not be saved")
 
     async def _engine(self) -> Engine:
         """The engine, once the model is loaded."""
@@ -269,5 +268,6 @@ class Reply:
         message = self.message
         try:
             self._store.save_partial(message.id, message.content, message.reasoning, message.token_ids)
-        except OctavoError:
-            log.exception("The partial text of a reply could not be saved")
+        except StoreError as error:
+            log.warning("The partial text of a reply could not be saved yet: %s", error)
+            self._save_timer = asyncio.get_running_loop().call_later(SAVE_EVERY_S, self._save)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from octavo.app.chat.context import Prompt, build_prompt
+from octavo.app.chat.endings import Endings
 from octavo.app.chat.errors import ChatBusyError, ChatError, StaleChatError, UnknownChatError
 from octavo.app.chat.live import Hub, Subscription
+from octavo.app.chat.patience import patiently
 from octavo.app.chat.reply import Reply
 from octavo.app.chat.sampling import ANY_VOCABULARY, sampling_params
-from octavo.app.chat.store import ChatStore
+from octavo.app.chat.store import ChatStore, StoreBusyError, StoreError
 from octavo.app.chat.types import (
     Chat,
     ChatChanged,
@@ -23,6 +26,7 @@ from octavo.app.chat.types import (
     ListEvent,
     LiveEvent,
     Message,
+    Notice,
     Snapshot,
     UserTurn,
 )
@@ -33,6 +37,8 @@ from octavo.engine.request import SamplingParams
 if TYPE_CHECKING:
     from octavo.app.config import Settings
     from octavo.engine.engine import Engine
+
+log = logging.getLogger(__name__)
 
 TITLE_LENGTH = 60
 
@@ -52,6 +58,7 @@ class ChatService:
         self._replies: dict[str, Reply] = {}  # by chat
         self._hubs: dict[str, Hub[LiveEvent]] = {}  # by chat
         self._list_hub: Hub[ListEvent] = Hub()
+        self._endings = Endings(store, self._publish_changed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: int | None = None
         self._closing = False
@@ -59,7 +66,7 @@ class ChatService:
     async def start(self) -> None:
         """Take over the running loop and close what a dead process left open."""
         self._bind()
-        self.store.close_open_replies()
+        await patiently(self.store.close_open_replies)
 
     async def close(self) -> None:
         """Stop all replies, keeping what they have, and end all subscriptions."""
@@ -69,6 +76,7 @@ class ChatService:
             reply.stop()
         for reply in replies:
             await reply.wait()
+        await self._endings.close()
         for hub in self._hubs.values():
             hub.close()
         self._list_hub.close()
@@ -86,12 +94,15 @@ class ChatService:
 
     def get_chat(self, chat_id: str) -> Chat | None:
         """The chat's current branch; a reply that is being written is shown as far as it is."""
+        ended = self._endings.waiting  # before reading too: one may be stored meanwhile
         chat = self.store.get_chat(chat_id)
-        reply = self._replies.get(chat_id)
-        if chat is None or reply is None:
-            return chat
-        running = reply.message
-        return replace(chat, messages=tuple(running if m.id == running.id else m for m in chat.messages))
+        if chat is None:
+            return None
+        newer = {**ended, **self._endings.waiting}
+        running = self.running(chat_id)
+        if running is not None:
+            newer[running.id] = running
+        return replace(chat, messages=tuple(newer.get(message.id, message) for message in chat.messages))
 
     def rename_chat(self, chat_id: str, title: str) -> bool:
         renamed = self.store.rename_chat(chat_id, make_title(title))
@@ -130,28 +141,12 @@ class ChatService:
         text = without_halves(text)
         if not text.strip():
             raise ChatError("The message is empty.", remedy="Write something first.")
-        if nonce is not None:
-            earlier = self.store.find_nonce(chat_id, nonce)
-            replies = self.store.replies_to(earlier.id) if earlier else []
-            if replies:
-                return self._as_running(replies[-1])
-        chat = self._idle_chat(chat_id)
-        if after is not None and (not chat.messages or chat.messages[-1].id != after):
-            raise StaleChatError
-        turn = self.store.add_message(chat_id, "user", text, nonce=nonce)
-        if not chat.title:
-            self.store.rename_chat(chat_id, make_title(text))
-        self._hub(chat_id).publish(UserTurn(turn))
-        return self._start_reply(chat_id, turn)
+        return await patiently(lambda: self._send(chat_id, text, after, nonce))
 
     async def regenerate(self, chat_id: str) -> Message:
         """Write another reply to the chat's last user turn; the earlier one is kept beside it, out of sight."""
         self._bind()
-        chat = self._idle_chat(chat_id)
-        turn = next((message for message in reversed(chat.messages) if message.role == "user"), None)
-        if turn is None:
-            raise ChatError("There is nothing to reply to yet.", remedy="Send a message first.")
-        return self._start_reply(chat_id, turn)
+        return await patiently(lambda: self._regenerate(chat_id))
 
     def stop(self, chat_id: str) -> bool:
         """End the chat's running reply, keeping what it has; False if none runs."""
@@ -190,9 +185,34 @@ class ChatService:
             raise ChatBusyError
         return chat
 
-    def _start_reply(self, chat_id: str, turn: Message) -> Message:
+    def _send(self, chat_id: str, text: str, after: str | None, nonce: str | None) -> Message:
+        """One try at `send`: stores the turn and the beginning of its reply, or nothing."""
+        if nonce is not None:
+            earlier = self.store.find_nonce(chat_id, nonce)
+            replies = self.store.replies_to(earlier.id) if earlier else []
+            if replies:
+                return self._as_known(replies[-1])
+        chat = self._idle_chat(chat_id)
+        if after is not None and (not chat.messages or chat.messages[-1].id != after):
+            raise StaleChatError
+        with self.store.together():
+            turn = self.store.add_message(chat_id, "user", text, nonce=nonce)
+            if not chat.title:
+                self.store.rename_chat(chat_id, make_title(text))
+            message = self._add_reply(chat_id, turn)
+        self._hub(chat_id).publish(UserTurn(turn))
+        return self._start_reply(message, turn)
+
+    def _regenerate(self, chat_id: str) -> Message:
+        chat = self._idle_chat(chat_id)
+        turn = next((message for message in reversed(chat.messages) if message.role == "user"), None)
+        if turn is None:
+            raise ChatError("There is nothing to reply to yet.", remedy="Send a message first.")
+        return self._start_reply(self._add_reply(chat_id, turn), turn)
+
+    def _add_reply(self, chat_id: str, turn: Message) -> Message:
         engine = self.host.engine
-        message = self.store.add_message(
+        return self.store.add_message(
             chat_id,
             "assistant",
             "",
@@ -200,6 +220,9 @@ class ChatService:
             status="streaming",
             model=engine.info.name if engine is not None else self.host.model_id,
         )
+
+    def _start_reply(self, message: Message, turn: Message) -> Message:
+        chat_id = message.chat_id
         reply = Reply(
             message,
             store=self.store,
@@ -209,7 +232,7 @@ class ChatService:
         )
         self._replies[chat_id] = reply
         self._hub(chat_id).publish(Snapshot(message))
-        reply.start(on_end=lambda: self._ended(chat_id))
+        reply.start(on_end=self._ended)
         self._publish_changed(chat_id)
         return message
 
@@ -223,11 +246,22 @@ class ChatService:
             vocab_size=engine.info.vocab_size,
         )
         params = replace(params, stop=(*params.stop, *engine.template.stop_strings))
-        turns = self.store.branch(turn_id)
-        return build_prompt(engine, turns, sequence=self.store.sequence, max_tokens=params.max_tokens), params
+        ended = self._endings.waiting
+        turns = [ended.get(turn.id, turn) for turn in self.store.branch(turn_id)]
 
-    def _ended(self, chat_id: str) -> None:
-        self._replies.pop(chat_id, None)
+        def sequence(message_id: str) -> tuple[int, ...]:  # of a reply that is not on disk yet, only the text is known
+            return () if message_id in ended else self.store.sequence(message_id)
+
+        return build_prompt(engine, turns, sequence=sequence, max_tokens=params.max_tokens), params
+
+    def _ended(self, message: Message) -> None:
+        chat_id = message.chat_id
+        try:
+            error = self._endings.add(message)
+        finally:
+            self._replies.pop(chat_id, None)
+        if error is not None and not isinstance(error, StoreBusyError):  # a busy file is nothing to trouble anyone with
+            self._hub(chat_id).publish(Notice(message.id, f"This reply is not saved yet. {error}"))
         self._publish_changed(chat_id)
         for idle in [idle for idle, hub in self._hubs.items() if not len(hub) and idle not in self._replies]:
             del self._hubs[idle]
@@ -238,9 +272,12 @@ class ChatService:
             hub.close()
         self._list_hub.publish(ChatRemoved(chat_id))
 
-    def _as_running(self, message: Message) -> Message:
+    def _as_known(self, message: Message) -> Message:
+        """A stored reply as far as it has come, on disk or not."""
         running = self.running(message.chat_id)
-        return running if running is not None and running.id == message.id else message
+        if running is not None and running.id == message.id:
+            return running
+        return self._endings.waiting.get(message.id, message)
 
     def _opening(self, chat_id: str, missed: LiveEvent | None) -> list[LiveEvent]:
         reply = self._replies.get(chat_id)
@@ -253,7 +290,11 @@ class ChatService:
 
     def _publish_changed(self, chat_id: str) -> None:
         def publish() -> None:
-            chat = self.store.summary(chat_id)
+            try:
+                chat = self.store.summary(chat_id)
+            except StoreError:  # what happened in the chat has happened, though the list cannot show it
+                log.exception("A chat's line in the list could not be read")
+                return
             if chat is not None:
                 self._list_hub.publish(ChatChanged(replace(chat, generating=chat_id in self._replies)))
 

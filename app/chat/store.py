@@ -22,16 +22,24 @@ from pathlib import Path
 from octavo.app.chat.types import Chat, ChatSummary, Message, MessageStatus, ReplyStats, Role
 from octavo.engine.errors import OctavoError
 
+OPENING_S = 10.0  # how long opening the file waits for another process
+BUSY_S = 0.05  # and a call later on: an event loop stands still meanwhile
+
 
 class StoreError(OctavoError):
     """The file of chats cannot be read or written."""
+
+
+class StoreBusyError(StoreError):
+    """Another process is writing to the file of chats; nothing was changed, and the same call may soon succeed."""
 
 
 class ChatStore:
     """Chats and messages in one file; every method may be called from any thread.
 
     `path` None keeps everything in memory (tests, or a start without a data folder). Raises StoreError where the file
-    is damaged, was written by a newer version, or the disk is full.
+    is damaged, was written by a newer version, or the disk is full. A write raises StoreBusyError after BUSY_S at most:
+    whoever can wait longer tries again (`patiently`).
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -42,19 +50,26 @@ class ChatStore:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch(mode=0o600)  # chats are nobody else's business
             self._db = sqlite3.connect(
-                ":memory:" if path is None else path, check_same_thread=False, isolation_level=None, timeout=10.0
+                ":memory:" if path is None else path, check_same_thread=False, isolation_level=None, timeout=OPENING_S
             )
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a killed process loses nothing
             self._db.execute("PRAGMA foreign_keys = ON")
             self._migrate()
+            self._db.execute(f"PRAGMA busy_timeout = {round(BUSY_S * 1000)}")
         except (sqlite3.Error, OSError) as error:
             raise _store_error(path, error) from error
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All writes inside are stored, or, if the block raises, none. Other threads wait meanwhile."""
+        with self._writing():
+            yield
 
     # Chats
 
@@ -388,6 +403,10 @@ def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _store_error(path: Path | None, error: Exception) -> StoreError:
     text = str(error)
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        return StoreBusyError(
+            f"Another program is writing to {path}.", remedy="Close it, or try again when it is done."
+        )
     if "full" in text:
         return StoreError(f"The disk of {path} is full; the chat could not be saved.", remedy="Free some space.")
     if isinstance(error, sqlite3.DatabaseError) and ("not a database" in text or "malformed" in text):
