@@ -113,6 +113,7 @@ export class Composer {
 
   refused(message) {
     if (this.sending?.nonce === message.nonce) this.sending = null;
+    if (this.lost?.nonce === message.nonce) this.lost = null;
     this.say([message.message, message.remedy].filter(Boolean).join(" "), true);
     this.update();
   }

@@ -8,12 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from octavo.app.chat.patience import patiently
 from octavo.app.chat.service import ChatService
 from octavo.app.chat.types import ChatChanged, ChatList, ChatRemoved, ChatSummary
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
 from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.machine import describe
+from octavo.engine.errors import OctavoError
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +86,35 @@ class Hub:
             task.add_done_callback(lambda _: self._opening.pop(chat_id, None))
         return await asyncio.shield(task)
 
-    def begin(self, nonce: str) -> str:
+    async def begin(self, nonce: str) -> str:
         """The chat that a first message of this name makes: a new one, or if its answer was lost the same again."""
+        return await patiently(lambda: self._begin(nonce))
+
+    def _begin(self, nonce: str) -> str:
         chat_id = self._begun.get(nonce)
         if chat_id is None:
             chat_id = self._begun[nonce] = self._service.create_chat().id
             if len(self._begun) > REMEMBERED_BEGINNINGS:
                 self._begun.popitem(last=False)
         return chat_id
+
+    def abandon(self, nonce: str) -> None:
+        """Undo `begin` for a first message that was not stored; a chat that has turns stays.
+
+        A chat that cannot be deleted now stays too, and is what the next message of this name gets.
+        """
+        chat_id = self._begun.get(nonce)
+        if chat_id is None:
+            return
+        try:
+            chat = self._service.get_chat(chat_id)
+            if chat is not None and chat.messages:
+                return
+            self._service.delete_chat(chat_id)
+        except OctavoError as error:
+            log.warning("An empty chat could not be deleted: %s", error)
+            return
+        del self._begun[nonce]
 
     async def _open(self, chat_id: str) -> ChatFeed | None:
         feed = ChatFeed(chat_id, self._service)

@@ -17,9 +17,11 @@ from typing import Any
 
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
+from octavo.app.chat.patience import patiently
 from octavo.app.chat.service import ChatService
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
+from octavo.app.text import without_halves
 from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.hub import Hub
 from octavo.app.ui.view import View
@@ -166,8 +168,8 @@ class Tab:
             {
                 "k": "refused",
                 "what": command.get("k"),
-                "chat": command.get("chat"),
-                "nonce": command.get("nonce"),
+                "chat": _name(command, "chat"),
+                "nonce": _name(command, "nonce"),
                 "message": message,
                 "remedy": remedy,
             }
@@ -195,12 +197,12 @@ class Tab:
             return
         chat_id, after = command.get("chat"), command.get("after")
         created = not isinstance(chat_id, str)
-        chat_id = chat_id if isinstance(chat_id, str) else self._hub.begin(nonce)
+        chat_id = chat_id if isinstance(chat_id, str) else await self._hub.begin(nonce)
         try:
             await self._service.send(chat_id, text, after=after if isinstance(after, str) else None, nonce=nonce)
-        except OctavoError:
+        except BaseException:  # whatever it was, even the end of the tab: nothing was stored
             if created:
-                self._service.delete_chat(chat_id)
+                self._hub.abandon(nonce)
             raise
         self._answer({"k": "sent", "chat": chat_id, "nonce": nonce, "created": created})
         if created:
@@ -218,10 +220,10 @@ class Tab:
     async def _rename(self, command: Command) -> None:
         title = str(command.get("title", "")).strip()
         if title:
-            self._service.rename_chat(str(command.get("chat")), title)
+            await patiently(lambda: self._service.rename_chat(str(command.get("chat")), title))
 
     async def _delete(self, command: Command) -> None:
-        self._service.delete_chat(str(command.get("chat")))
+        await patiently(lambda: self._service.delete_chat(str(command.get("chat"))))
 
     async def _earlier(self, command: Command) -> None:
         if self._view is not None and self._view.feed.chat_id == command.get("chat"):
@@ -230,7 +232,7 @@ class Tab:
     async def _source(self, command: Command) -> None:
         turn = self._view.feed.find(str(command.get("id"))) if self._view is not None else None
         if turn is not None:
-            self._answer({"k": "source", "id": turn.id, "nonce": command.get("nonce"), "text": turn.source})
+            self._answer({"k": "source", "id": turn.id, "nonce": _name(command, "nonce"), "text": turn.source})
 
     async def _set_visible(self, command: Command) -> None:
         self._visible = bool(command.get("on"))
@@ -253,4 +255,12 @@ def _parse(message: Mapping[str, Any]) -> Command:
         command = json.loads(message.get("text") or "null")
     except (ValueError, RecursionError):
         return {}
-    return command if isinstance(command, dict) else {}
+    if not isinstance(command, dict):
+        return {}
+    return {key: without_halves(value) if isinstance(value, str) else value for key, value in command.items()}
+
+
+def _name(command: Command, field: str) -> str | None:
+    """A name that the page chose, to be sent back to it; None for anything that is no name."""
+    value = command.get(field)
+    return value if isinstance(value, str) else None

@@ -135,6 +135,52 @@ def test_an_empty_message_is_refused_and_leaves_no_chat(tab: Speaker, text: str)
     assert tab.until("gone")["chat"] == "nosuchchat"
 
 
+def test_a_name_whose_first_message_was_refused_can_be_used_again(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="  ", nonce="n1")
+    tab.until("refused", nonce="n1")
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    assert tab.until("sent", nonce="n1")["created"]
+    assert tab.ended()["status"] == "complete"
+
+
+def test_a_refused_repetition_leaves_the_chat_it_would_have_made(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    chat = tab.until("sent")["chat"]
+    tab.ended()
+    tab.say(k="send", chat=None, text="", nonce="n1")
+    tab.until("refused", nonce="n1")
+    tab.say(k="open", chat=chat)
+    assert len(tab.until("chat", chat=chat)["turns"]) == 2
+
+
+def test_an_unexpected_failure_of_a_first_message_leaves_no_chat(
+    tab: Speaker, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise ValueError
+
+    service = client.app.state.service  # type: ignore[attr-defined]
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "send", fail)
+        tab.say(k="send", chat=None, text="Hello", nonce="n1")
+        assert "ValueError" in tab.until("refused", nonce="n1")["message"]
+    assert service.list_chats() == []
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    tab.until("sent", nonce="n1")
+
+
+def test_half_a_surrogate_pair_in_a_name_does_not_end_the_connection(tab: Speaker) -> None:
+    half = "n\ud800"
+    tab.say(k="send", chat=None, text=" ", nonce=half)
+    tab.until("refused", nonce="n\ufffd")
+    tab.say(k="send", chat=half, text=" ", nonce=[half])  # no name at all
+    tab.say(k="rename", chat=[half], title="x" * 10)
+    tab.say(k="retry", chat=[half], nonce=[half])
+    assert tab.until("refused", what="retry")["nonce"] is None
+    tab.say(k="send", chat=None, text="Hello", nonce=half)
+    tab.until("sent", nonce="n\ufffd")
+
+
 def test_a_stale_tab_cannot_send_into_turns_it_has_not_seen(tab: Speaker) -> None:
     tab.say(k="send", chat=None, text="Hello", nonce="n1")
     chat = tab.until("sent")["chat"]
