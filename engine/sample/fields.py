@@ -14,6 +14,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_IDS = 256
 MAX_BIASES = 1024
 MAX_LOGPROBS = 20
+MAX_ID_DIGITS = 20  # more than any id has
 BAN = -100.0  # a bias of this value removes the token altogether
 
 
@@ -88,15 +89,21 @@ def describe_fields() -> str:
 
 
 def _refuse(field: Field, value: object) -> RequestError:
-    shown = repr(value)
-    return RequestError(
-        f"{field.name} must be {field.allowed}, not {shown if len(shown) <= 60 else shown[:57] + '...'}.",
-        field=field.name,
-    )
+    return RequestError(f"{field.name} must be {field.allowed}, not {_shown(value)}.", field=field.name)
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        return "so large a number"
+    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number is always finite, and math.isfinite cannot read one beyond the range of a float.
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole or (isinstance(value, float) and math.isfinite(value))
 
 
 def _in_range(field: Field, value: float) -> bool:
@@ -119,6 +126,12 @@ def _read_int(field: Field, value: object, vocab_size: int) -> object:
     if not _in_range(field, value):
         raise _refuse(field, value)
     return value
+
+
+def _read_top_k(field: Field, value: object, vocab_size: int) -> object:
+    read = _read_int(field, value, vocab_size)
+    # More than all tokens is all of them; the tensors of a step hold no number of more than 64 bits.
+    return min(read, vocab_size) if isinstance(read, int) else read
 
 
 def _read_bool(field: Field, value: object, vocab_size: int) -> bool:
@@ -159,13 +172,13 @@ def _read_bias(field: Field, value: object, vocab_size: int) -> tuple[tuple[int,
 
 
 def _token_id(field: Field, token: object, vocab_size: int) -> int:
-    if isinstance(token, str) and token.isascii() and token.isdecimal():
+    if isinstance(token, str) and token.isascii() and token.isdecimal() and len(token) <= MAX_ID_DIGITS:
         token = int(token)
     if not isinstance(token, int) or isinstance(token, bool):
         raise _refuse(field, token)
     if not 0 <= token < vocab_size:
         raise RequestError(
-            f"{field.name} names token {token}; this model's ids are 0 to {vocab_size - 1}.", field=field.name
+            f"{field.name} names token {_shown(token)}; this model's ids are 0 to {vocab_size - 1}.", field=field.name
         )
     return token
 
@@ -181,7 +194,7 @@ _ROWS = (
     ),
     Field(
         "top_k", "a whole number of at least 1, or 0 or -1", "0 (off)", "0 and -1 turn it off; null is the default",
-        _read_int, 1, off=0, off_spellings=(0, -1),
+        _read_top_k, 1, off=0, off_spellings=(0, -1),
     ),
     Field("min_p", "a number from 0 to 1", "0 (off)", "0 turns it off; null is the default", _read_float, 0, 1),
     Field(

@@ -28,20 +28,23 @@ def test_null_means_the_default_of_every_field() -> None:
     [
         ("temperature", -0.1), ("temperature", 5.01), ("temperature", math.nan), ("temperature", math.inf),
         ("temperature", "0.7"), ("temperature", True), ("temperature", [1]),
+        ("temperature", 10**400), ("temperature", -(10**400)), ("top_p", 10**400),
         ("top_p", 0), ("top_p", 1.01), ("top_p", -1), ("top_p", math.nan),
         ("top_k", -2), ("top_k", 1.5), ("top_k", "40"), ("top_k", True),
         ("min_p", -0.01), ("min_p", 1.01),
         ("repetition_penalty", 0), ("repetition_penalty", 0.009), ("repetition_penalty", 10.5),
         ("presence_penalty", 2.01), ("presence_penalty", -2.01), ("frequency_penalty", 3), ("frequency_penalty", "x"),
         ("logit_bias", {"5": 101}), ("logit_bias", {"x": 1}), ("logit_bias", {"100": 1}), ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"5": 10**400}), ("logit_bias", {10**400: 1}), ("logit_bias", {"9" * 5000: 1}),
         ("logit_bias", {"5": math.nan}), ("logit_bias", {"5": None}), ("logit_bias", 3), ("logit_bias", [5]),
         ("logit_bias", dict.fromkeys(range(1025), 0)),
         ("seed", 2**64), ("seed", -(2**63) - 1), ("seed", 1.5), ("seed", "1"),
         ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 2.5), ("max_tokens", False),
         ("stop", ""), ("stop", ["a", ""]), ("stop", ["a", 3]), ("stop", 7), ("stop", ["x"] * 17),
-        ("stop_token_ids", [100]), ("stop_token_ids", [-1]), ("stop_token_ids", ["a"]), ("stop_token_ids", {}),
+        ("stop_token_ids", [100]), ("stop_token_ids", [2**63]),
+        ("stop_token_ids", [-1]), ("stop_token_ids", ["a"]), ("stop_token_ids", {}),
         ("ignore_eos", 1), ("ignore_eos", "true"),
-        ("logprobs", -1), ("logprobs", 21), ("logprobs", True), ("prompt_logprobs", 21),
+        ("logprobs", -1), ("logprobs", 21), ("logprobs", 2**63), ("logprobs", True), ("prompt_logprobs", 21),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_its_field(field: str, value: object) -> None:
@@ -58,6 +61,7 @@ def test_a_wrong_value_is_refused_with_its_field(field: str, value: object) -> N
     [
         ("temperature", 0, 0.0), ("temperature", 5, 5.0), ("top_p", 1, 1.0), ("min_p", 1, 1.0),
         ("top_k", -1, 0), ("top_k", 0, 0), ("top_k", 40.0, 40),
+        ("top_k", 101, 100), ("top_k", 2**63, 100), ("top_k", 10**400, 100),
         ("seed", -1, None), ("seed", 0, 0), ("seed", 2**64 - 1, 2**64 - 1), ("seed", -(2**63), -(2**63)),
         ("max_tokens", 1, 1), ("max_tokens", 65535, 65535), ("ignore_eos", True, True), ("logprobs", 0, 0),
         ("stop", "a", ("a",)), ("stop", ["a", "b", "a"], ("a", "b")), ("stop", [], ()),
@@ -99,3 +103,10 @@ def test_the_documentation_has_a_row_for_every_field() -> None:
     table = describe_fields()
     for name in SamplingParams.__dataclass_fields__:
         assert f"| `{name}` |" in table
+
+
+@pytest.mark.parametrize("field", ["temperature", "logit_bias", "seed", "stop_token_ids", "logprobs"])
+def test_a_number_that_python_cannot_write_is_refused_like_any_other(field: str) -> None:
+    with pytest.raises(RequestError, match=field) as caught:
+        make(**{field: 10**5000})
+    assert caught.value.field == field
