@@ -64,9 +64,12 @@ def _read_message(message: Mapping[str, Any], where: str, reasoning: ReasoningFo
     if not isinstance(message, Mapping):
         raise RequestError(f"{where} is not an object with role and content.", field="messages")
     role = message.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
+        shown = repr(role) if isinstance(role, str | None) else f"of type {type(role).__name__}"
         raise RequestError(
-            f"{where} has the role {role!r}.", field="messages", remedy=f"Roles are {', '.join(_ROLES)}."
+            f"{where} has the role {shown if len(shown) <= 60 else shown[:57] + '...'}.",
+            field="messages",
+            remedy=f"Roles are {', '.join(_ROLES)}.",
         )
     turn: Turn = {"role": _ROLES[role], "content": _read_content(message.get("content"), where)}
     for key in _OTHER_KEYS:
@@ -125,6 +128,6 @@ def _read_tool_calls(calls: Any, where: str) -> list[Any]:
             raise RequestError(f"{where}.tool_calls[{index}] names no function.", field="messages")
         arguments = function.get("arguments")
         if isinstance(arguments, str):
-            with contextlib.suppress(json.JSONDecodeError):  # what the model wrote is then shown to it as it was
+            with contextlib.suppress(ValueError, RecursionError):  # what the model wrote is then shown to it as it was
                 function["arguments"] = json.loads(arguments) if arguments.strip() else {}
     return calls

@@ -316,7 +316,7 @@ class _RunCache:
                 self._size -= len(oldest)
 
 
-def _named_templates(template: str | Mapping[str, str] | None) -> dict[str, str]:
-    if not template:
-        return {}
-    return {"default": template} if isinstance(template, str) else dict(template)
+def _named_templates(template: object) -> dict[str, str]:
+    """Templates by name. A checkpoint may hold anything there: what is no text counts as no template."""
+    named = template if isinstance(template, Mapping) else {"default": template}
+    return {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str) and text}

@@ -259,6 +259,8 @@ def test_an_empty_message_list_is_refused(reasoner: ChatTemplate) -> None:
     [
         ({"role": "robot", "content": "x"}, "robot"),
         ({"content": "x"}, "None"),
+        ({"role": [], "content": "x"}, "role of type list"),
+        ({"role": {"user": 1}, "content": "x"}, "role of type dict"),
         ("text", "not an object"),
         ({"role": "user", "content": 5}, "neither a text nor a list"),
         (user([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]), r"content\[1\].*image_url"),
@@ -369,6 +371,21 @@ def test_a_model_without_template_but_with_chatml_tokens_gets_chatml(
     assert "ChatML" in prompt.notices[0]
     end = template.tokenizer.control_id("<|im_end|>")
     assert end in stop_token_ids(template.tokenizer, {}, {})
+
+
+@pytest.mark.parametrize("source", [5, True, ["x"], {"default": 5, 7: "x"}, {"default": ""}])
+def test_a_template_that_is_no_text_counts_as_none(
+    chatml_tokenizer: Callable[[Any], ChatTemplate], source: Any
+) -> None:
+    prompt = chatml_tokenizer(source).render([user("U1")])
+    assert prompt.text == "<|im_start|>user\nU1<|im_end|>\n<|im_start|>assistant\n"
+    assert "no chat template" in prompt.notices[0]
+
+
+@pytest.mark.parametrize("arguments", ["[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+def test_arguments_that_cannot_be_read_stay_text(reasoner: ChatTemplate, arguments: str) -> None:
+    calls = [{"id": "1", "function": {"name": "f", "arguments": arguments}}]
+    assert reasoner.render([user("x"), assistant("y", tool_calls=calls), user("z")]).ids
 
 
 def test_a_base_model_without_template_gets_plain_lines_and_their_stop_string(sentencepiece: Tokenizer) -> None:
