@@ -87,6 +87,8 @@ def _explain(dotted: str, fault: Any, raw: Mapping[str, Any]) -> str:
         return f"{raw['server'].get('host')!r} {fault['msg']}."
     if isinstance(found, (str, int, float)) and (feature := _missing_feature(dotted, str(found))):
         return f"cannot be {show(found)}: this version has no {feature}; allowed: {allowed(dotted)}."
+    if dotted in SECRETS and kind in ("too_short", "string_too_short"):
+        return "is empty; give it a value or leave the key out."
     shown = "something else" if dotted in SECRETS else show(found)
     if kind == "octavo":
         return f"{fault['msg']}, found {shown}{_list_place(fault)}."

@@ -5,6 +5,8 @@ The example file, the JSON schema, the checks and the texts of the errors are al
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
@@ -60,7 +62,10 @@ def _real(value: object) -> object:
     if isinstance(value, str) and _REAL.fullmatch(value.strip()):
         return float(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number beyond the range of a float
+            return math.inf if value > 0 else -math.inf
     raise _wrong("a number")
 
 
@@ -111,6 +116,8 @@ class _SizeForm:
             raise _wrong(SIZE_FORMS)
         try:
             return Size.parse(value)
+        except OverflowError:
+            raise _wrong("a size that a computer can have") from None
         except ValueError as error:
             raise PydanticCustomError("octavo", "{reason}", {"reason": str(error)}) from None
 
@@ -129,6 +136,17 @@ Secret: TypeAlias = Annotated[
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server that listens on `host`."""
     return host.lower() in {"localhost", "::1", "[::1]"} or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
+
+
+def is_broken_address(host: str) -> bool:
+    """Whether `host` is written like an address but is none; a name is never broken."""
+    if ":" not in host and re.fullmatch(r"\[?[\d.]+\]?", host) is None:
+        return False
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return True
+    return False
 
 
 def key(
@@ -285,7 +303,7 @@ class SamplingSection(Section):
     top_p: Real | None = key(
         None, "Keep the likeliest tokens up to this total probability.", "next request", gt=0, le=1
     )
-    top_k: Whole | None = key(None, "Keep this many likeliest tokens; 0: all.", "next request", ge=0)
+    top_k: Whole | None = key(None, "Keep this many likeliest tokens; 0: all.", "next request", ge=0, le=2**31 - 1)
     min_p: Real | None = key(
         None, "Keep tokens at least this likely, relative to the likeliest; 0: all.", "next request", ge=0, le=1
     )
@@ -322,7 +340,9 @@ class ServerSection(Section):
     allowed_origins: tuple[Text, ...] = key((), "Other web pages, as https://name, that may call the API.", "restart")
 
     @model_validator(mode="after")
-    def _open_to_the_network_only_on_purpose(self) -> ServerSection:
+    def _listens_at_an_address_and_to_the_network_only_on_purpose(self) -> ServerSection:
+        if is_broken_address(self.host):
+            raise PydanticCustomError("octavo_host", "is no address; use 127.0.0.1, or an address of this machine")
         if not is_loopback(self.host) and self.api_key is None:
             raise PydanticCustomError(
                 "octavo_host", "opens Octavo to the network; set server.api_key as well, or use 127.0.0.1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
+
+_MOST_BITS = 8192  # of a whole number; Python cannot write much larger ones into a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,12 @@ def parse(text: str, path: Path) -> Any:
         raise ConfigError((_syntax_problem(error, text, path),), path) from error
     except YAMLError as error:
         raise ConfigError((Problem(f"is not valid YAML ({error}).", str(path)),), path) from error
+    except RecursionError as error:
+        problem = Problem("is nested too deep; settings are sections with keys below them.", str(path))
+        raise ConfigError((problem,), path) from error
+    except (ValueError, OverflowError) as error:  # a number or a date that Python cannot hold
+        problem = Problem("holds a number or a date that cannot be read; shorten it or put it in quotes.", str(path))
+        raise ConfigError((problem,), path) from error
 
 
 def _syntax_problem(error: MarkedYAMLError, text: str, path: Path) -> Problem:
@@ -155,6 +164,8 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, bool) or value is None:
         return value
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return math.inf if value > 0 else -math.inf
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)

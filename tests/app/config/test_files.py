@@ -201,3 +201,13 @@ def test_the_json_schema_knows_every_key_and_allows_x_keys() -> None:
         assert part["additionalProperties"] is False
         assert "^x-" in part["patternProperties"]
     assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "model: " + "[" * 5000, "model: " + "{a: " * 5000])
+def test_nesting_without_end_is_a_fault_of_the_file(complaint: Complaint, text: str) -> None:
+    assert "nested too deep" in complaint(text)
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "2001-13-45"])
+def test_a_number_or_date_that_cannot_be_held_is_a_fault_of_the_file(complaint: Complaint, value: str) -> None:
+    assert "cannot be read" in complaint(f"sampling: {{top_k: {value}}}")

@@ -162,6 +162,35 @@ def test_listening_to_the_network_needs_a_key(load: Load, complaint: Complaint, 
     assert load(f"server: {{host: '{host}', api_key: s3cret}}").values.server.host == host
 
 
+@pytest.mark.parametrize("host", ["999.1.1.1", "127.0.0.256", "1.2.3", "[::g]", "127.0.0.1:80"])
+def test_what_is_no_address_is_not_called_the_network(load: Load, complaint: Complaint, host: str) -> None:
+    said = complaint(f"server: {{host: '{host}', api_key: s3cret}}")
+    assert f"server.host '{host}' is no address" in said
+    assert said == complaint("server: {api_key: s3cret}", server__host=host).replace("--host:", "line 1:")
+
+
+def test_an_empty_key_is_said_to_be_empty(complaint: Complaint) -> None:
+    assert "server.api_key is empty" in complaint("server: {api_key: ''}")
+
+
+@pytest.mark.parametrize("number", [str(10**400), f"-{10**400}", "0x" + "f" * 6000, f"'{10**400}'"])
+@pytest.mark.parametrize("key", ["sampling.temperature", "sampling.top_k", "sampling.max_tokens", "server.port"])
+def test_a_number_too_large_for_the_machine_is_out_of_range(complaint: Complaint, key: str, number: str) -> None:
+    if key == "sampling.max_tokens" and not number.startswith(("-", "0x")):
+        return  # any length that is more than the context's is the context's
+    section, name = key.split(".")
+    assert f"{key} must be a" in complaint(f"{section}: {{{name}: {number}}}")
+
+
+def test_a_count_of_tokens_that_no_vocabulary_has_is_refused(load: Load, complaint: Complaint) -> None:
+    assert load("sampling: {top_k: 2147483647}").values.sampling.top_k == 2**31 - 1
+    assert "from 0 to 2147483647" in complaint("sampling: {top_k: 9223372036854775808}")
+
+
+def test_a_size_beyond_all_numbers_is_refused(complaint: Complaint) -> None:
+    assert "engine.kv_memory must be a size" in complaint(f"engine: {{kv_memory: {'9' * 400} GiB}}")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1"])
 def test_loopback_needs_no_key(load: Load, host: str) -> None:
     assert load(f"server: {{host: '{host}'}}").values.server.api_key is None
