@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import re
 import secrets
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,17 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 JSON_PREFIXES = ("/v1/", "/api/")  # routes of ours that take JSON and nothing else
 KEY_PREFIXES = ("/v1/",)  # need the key even from this machine, where one is set
 OPEN_PATHS = frozenset({"/health"})  # need no key: a watchdog has none
+# Doors of Gradio that the page does not use: they store files, run events and tell what the server is made of.
+CLOSED_PATHS = frozenset(
+    {
+        *("/gradio_api", "/openapi.json", "/docs", "/redoc", "/config", "/login", "/logout", "/monitoring"),
+        *("/svelte", "/manifest.json", "/pwa_icon"),
+    }
+)
 KEY_COOKIE = "octavo_key"
+
+
+_HOST = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:]*))(?::[0-9]{0,5})?")
 
 
 class UnsafeHostError(OctavoError):
@@ -54,7 +65,8 @@ def is_loopback_name(name: str) -> bool:
 
 
 class Guards:
-    """ASGI middleware that checks Host, Origin, preflights, key, content type and size, in this order.
+    """ASGI middleware that checks Host, Origin, preflights, key, closed paths, content type and size, in this
+    order.
 
     `host` is the address the server listens on. Names that count as ours: loopback names, `host` itself,
     `allowed_hosts`, and where `host` is a wildcard any literal address (a rebound name is never one). Requests from
@@ -141,6 +153,8 @@ class Guards:
                 "invalid_api_key",
                 challenge,
             )
+        if _is_closed(scope["path"]):
+            return _Refusal(404, f"There is no {scope['path'][:100]}.", "not_found")
         if scope["type"] == "http":
             return self._body_refusal(scope, headers)
         return None
@@ -280,10 +294,16 @@ def _is_local(scope: Scope, headers: Headers) -> bool:
     return not forwarded and is_loopback_name(_without_port(headers.get("host", "")))
 
 
+def _is_closed(path: str) -> bool:
+    return f"/{path.lstrip('/').partition('/')[0]}" in CLOSED_PATHS
+
+
 def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
+    """The name in a Host header, "" if what follows it is no port."""
+    if _address(host) is not None:
+        return host  # IPv6 as some programs write it, without brackets
+    match = _HOST.fullmatch(host)
+    return (match["address"] or match["name"]) if match else ""
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

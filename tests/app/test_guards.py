@@ -65,6 +65,8 @@ def code(answer: httpx.Response) -> str:
     [
         *("evil.example", "evil.example:7860", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.1.5"),
         *("", "[::2]", "127.0.0.1@evil.example", "localhost:80:80", "xn--localhost-", "0.0.0.0"),
+        *('localhost:99"</script>', "localhost:x", "localhost:-1", "localhost:9 9"),
+        *("[::1]x", "[::1]:x", "[::1", "::1:x"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
@@ -78,6 +80,38 @@ def test_a_foreign_host_name_reaches_nothing(inner: Inner, host: str, method: st
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost", "LOCALHOST:7860", "[::1]:7860", "127.0.0.5:1"])
 def test_loopback_names_are_ours(inner: Inner, host: str) -> None:
     assert ask(inner.app(), "GET", "/", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/gradio_api/upload", "/gradio_api/run/x", "/gradio_api/queue/join", "/gradio_api/openapi.json"),
+        *(
+            "/gradio_api",
+            "//gradio_api/upload",
+            "/openapi.json",
+            "/config",
+            "/config/",
+            "/login",
+            "/monitoring/summary",
+        ),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+def test_doors_that_the_page_does_not_use_are_closed(path: str, method: str) -> None:
+    reached = []
+
+    async def anything(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+        await Response()(scope, receive, send)
+
+    guarded = Guards(anything)
+    answer = ask(guarded, method, f"{OWN}{path}")
+    assert answer.status_code == 404
+    assert method == "HEAD" or code(answer) == "not_found"
+    assert reached == []
+    for used in ("/", "/theme.css", "/static/js/x.js", "/assets/index.js", "/favicon.ico"):
+        assert ask(guarded, "GET", used).status_code == 200
 
 
 def test_allowed_hosts_and_the_bound_address_are_ours(inner: Inner) -> None:
