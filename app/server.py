@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from octavo.app import paths
-from octavo.app.api import add_routes
+from octavo.app.api import add_routes, close_prefixes
 from octavo.app.chat.service import ChatService
 from octavo.app.chat.store import ChatStore
 from octavo.app.csp import ContentSecurityPolicy
@@ -74,6 +74,7 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
     if page:
         from octavo.app.ui import mount_page  # takes seconds: only where there is a page
 
+        close_prefixes(app)
         app = mount_page(app, service, host, settings)
     return app
 

@@ -141,6 +141,27 @@ def test_the_settings_of_the_guards_come_from_the_configuration(tmp_path: Path) 
         assert answer.headers["access-control-allow-origin"] == "https://tool.example"
 
 
+def test_beside_the_page_the_api_answers_unknown_paths_and_methods_in_its_own_form(tmp_path: Path) -> None:
+    app = create_app(settings(tmp_path), GatedLoads(FakeEngine).host(), ChatStore(None), page=True)
+    with TestClient(app, base_url="http://127.0.0.1:7860", client=("127.0.0.1", 1)) as client:
+        for method, path in (("GET", "/v1/nothing"), ("POST", "/v1/"), ("DELETE", "/api/x/y"), ("GET", "/api/live")):
+            answer = client.request(method, path, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), path
+            assert path in answer.json()["error"]["message"]
+        for method, path, allowed in (
+            ("GET", "/v1/chat/completions", "POST"),
+            ("DELETE", "/v1/models", "GET"),
+            ("POST", "/api/status", "GET"),
+        ):
+            answer = client.request(method, path, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed"), path
+            assert answer.headers["allow"] == allowed
+        assert client.get("/v1/models").json()["object"] == "list"
+        assert client.get("/api/status").json()["state"] == "empty"
+        assert client.get("/").headers["content-type"].startswith("text/html")
+        assert client.post("/gradio_api/upload", files={"files": b"x"}).status_code == 404
+
+
 def test_the_network_without_a_key_is_refused_before_anything_starts(tmp_path: Path) -> None:
     config = settings(tmp_path)
     server = config.values.server.model_copy(update={"host": "0.0.0.0"})

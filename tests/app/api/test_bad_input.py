@@ -42,9 +42,12 @@ def test_a_body_that_is_no_json_object_is_400(http: httpx.Client, content: bytes
 
 BAD_FIELDS = [
     *(("messages", value) for value in (None, {}, {"role": "user"}, "hi", [], ["hi"], [{}], [{"role": "robot"}])),
+    *(("messages", [{"role": role, "content": "hi"}]) for role in ([], {}, 5, ["user"])),
     *(("messages", [{"role": "user", "content": value}]) for value in (7, {"text": "hi"}, [IMAGE], [{"type": "text"}])),
-    *(("temperature", value) for value in ("hot", -0.1, 1000, True, [], {})),
-    *(("top_p", value) for value in (0, 1.1, -1, "x")),
+    *(("temperature", value) for value in ("hot", -0.1, 1000, True, [], {}, 10**400)),
+    *(("top_p", value) for value in (0, 1.1, -1, "x", 10**400)),
+    *(("logit_bias", value) for value in ({"5": 10**400}, {"9" * 400: 1}, {str(2**63): 1})),
+    *(("stop_token_ids", value) for value in ([10**400], [2**63])),
     *(("top_k", value) for value in (-2, 1.5, "x")),
     *(("min_p", value) for value in (-0.1, 1.1)),
     *(("n", value) for value in (0, -1, 129, 1.5, "two", True)),
