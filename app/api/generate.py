@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from octavo.app.api.errors import ApiError
+from octavo.engine.errors import QueueFullError, RequestError
 from octavo.engine.request import Delta, Event, Finished, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class Generation:
         reasoning: ReasoningFormat | None = None,
         reasoning_open: bool = False,
     ) -> None:
-        """Choice i continues `prompts[i]` by `params[i]`. Raises what Engine.submit raises."""
+        """Choice i continues `prompts[i]` by `params[i]`.
+
+        Raises what Engine.submit raises, and RequestError for more choices than the engine ever takes at a time.
+        """
+        _require_room(engine, len(prompts))
         self._handles: list[RequestHandle] = []
         try:
             for prompt, its_params in zip(prompts, params, strict=True):
@@ -103,6 +108,25 @@ class Generation:
                 503, "The model was unloaded during this request.", code="engine_closed", kind="service_unavailable"
             )
         return choices
+
+
+def _require_room(engine: Engine, count: int) -> None:
+    """Raise before any of `count` requests is handed in if not all can be; one alone is the engine's to refuse."""
+    if count == 1:
+        return
+    now = engine.status()
+    running, waiting = now.settings["max_running"], now.settings["queue_limit"]
+    slots = now.settings.get("slots")  # chats that hold memory at once, where each reserves its whole context
+    assert isinstance(running, int)
+    assert isinstance(waiting, int)
+    most = (min(running, slots) if isinstance(slots, int) else running) + waiting
+    if count > most:
+        raise RequestError(
+            f"The request asks for {count} replies; at most {most} can run and wait at a time.",
+            remedy="Send it in several requests, or set engine.queue_limit higher.",
+        )
+    if count > most - sum(now.requests.get(state, 0) for state in ("running", "waiting", "swapped")):
+        raise QueueFullError(waiting)
 
 
 def _checked(event: Event) -> Event:

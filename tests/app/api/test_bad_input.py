@@ -182,6 +182,28 @@ def test_choices_that_do_not_all_fit_the_queue_leave_nothing_behind(serve: Calla
     assert engine.is_idle
 
 
+def test_of_prompts_that_have_no_room_now_none_is_begun(serve: Callable[..., str]) -> None:
+    engine = FakeEngine(max_running=1, queue_limit=3)
+    engine.hold()
+    url = serve(engine)
+    for _ in range(2):
+        engine.submit(engine.tokenizer.encode("x"))
+    answer = httpx.post(f"{url}/v1/completions", json={"model": "default", "prompt": ["a", "b"], "n": 2})
+    assert answer.status_code == 429
+    assert error(answer)["code"] == "queue_full"
+    assert int(answer.headers["retry-after"]) >= 1
+    assert len(engine.submitted) == 2
+    engine.release()
+
+
+def test_more_prompts_than_ever_have_room_are_refused_for_good(serve: Callable[..., str]) -> None:
+    engine = FakeEngine(max_running=1, queue_limit=3)
+    answer = httpx.post(f"{serve(engine)}/v1/completions", json={"model": "default", "prompt": ["a"] * 5})
+    assert answer.status_code == 400
+    assert "5 replies; at most 4" in error(answer)["message"]
+    assert engine.submitted == []
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_the_engine_fails_is_an_error_not_a_reply(serve: Callable[..., str], stream: bool) -> None:
     def script(prompt: str) -> str:

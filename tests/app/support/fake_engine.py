@@ -213,7 +213,12 @@ class FakeEngine:
                 pages={"total": 1000, "free": 1000 - used, "cached": 0, "used": used, "shared": 0, "page_size": PAGE},
                 requests={"running": len(self._running), "waiting": len(self._waiting), "swapped": 0},
                 counters=dict(self._counters),
-                settings={"paged_attention": True, "fusion": True},
+                settings={
+                    "paged_attention": True,
+                    "fusion": True,
+                    "max_running": self._max_running,
+                    "queue_limit": self._queue_limit,
+                },
                 progress_s=self.progress_s,
             )
 
