@@ -17,6 +17,7 @@ from octavo.engine.model.moe import route
 from octavo.engine.model.ops import Ops, activation
 from octavo.engine.model.parameters import LayerWeights, Weights
 from octavo.engine.model.spec import LayerSpec, ModelSpec
+from octavo.engine.quant.base import WeightRef
 
 
 class Decoder(CausalModel):
@@ -75,13 +76,17 @@ class Decoder(CausalModel):
         delta: Tensor | None = None
         for index in range(first_layer, last):
             layer = weights.layers[index]
-            x, hidden = self._norm(delta, hidden, layer.attn_norm)
-            delta = self._attend(index, x, tables, positions, step)
-            x, hidden = self._norm(delta, hidden, layer.mlp_norm)
-            delta = self._feed_forward(layer, x)
+            attended, hidden = self._attend(index, delta, hidden, tables, positions, step)
+            delta, hidden = self._add(attended, layer.o, layer.attn_post_norm, hidden)
+            if layer.router is not None:
+                x, hidden = ops.norm(delta, hidden, layer.mlp_norm, self.spec.norm_eps)
+                delta = self._scaled(self._experts(layer, x), layer.mlp_post_norm)
+            else:
+                inner, hidden = self._gated(layer, delta, hidden)
+                delta, hidden = self._add(inner, layer.down, layer.mlp_post_norm, hidden)
         if last < total:
             return hidden if delta is None else hidden + delta
-        return self._norm(delta, hidden, weights.norm)[0]
+        return ops.norm(delta, hidden, weights.norm, self.spec.norm_eps)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         scores = self.weights.head(hidden).float()
@@ -91,38 +96,35 @@ class Decoder(CausalModel):
             scores.div_(self.spec.final_softcap).tanh_().mul_(self.spec.final_softcap)
         return scores
 
-    def _norm(self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(normed sum, sum) of the residual stream and what was added to it; without a weight the sum twice."""
-        if weight is None:
-            hidden = hidden if delta is None else hidden + delta
-            return hidden, hidden
-        if delta is None:
-            return self.ops.rms_norm(hidden, weight, self.spec.norm_eps), hidden
-        return self.ops.add_rms_norm(delta, hidden, weight, self.spec.norm_eps)
-
     def _attend(
-        self, index: int, x: Tensor, tables: Sequence[Tensor], positions: Tensor, step: AttentionStep
-    ) -> Tensor:
+        self,
+        index: int,
+        delta: Tensor | None,
+        hidden: Tensor,
+        tables: Sequence[Tensor],
+        positions: Tensor,
+        step: AttentionStep,
+    ) -> tuple[Tensor, Tensor]:
+        """(attended values [T, Hq D], residual stream [T, H])."""
         spec, ops, layer = self.spec, self.ops, self.weights.layers[index]
-        rope = spec.layers[index].rope
+        rope, eps, attn = spec.layers[index].rope, spec.norm_eps, self.attn_specs[index]
         per_head = spec.qk_norm == "head"
         q_norm, k_norm = (layer.q_norm, layer.k_norm) if per_head else (None, None)
         if len(layer.qkv) == 1 and rope is not None and spec.qk_norm != "full":
-            qkv = layer.qkv[0](x).view(x.shape[0], -1, spec.head_size)
-            q = ops.qkv_rope_write(
-                qkv, spec.q_heads, q_norm, k_norm, spec.norm_eps, tables[rope], positions, step, index
-            )
+            merged, hidden = ops.norm_linear(delta, hidden, layer.attn_norm, eps, layer.qkv[0])
+            qkv = merged.view(merged.shape[0], -1, spec.head_size)
+            out = ops.rope_attend(qkv, q_norm, k_norm, eps, tables[rope], positions, step, index, attn)
+            return out.flatten(1), hidden
+        x, hidden = ops.norm(delta, hidden, layer.attn_norm, eps)
+        q, k, v = self._heads(layer, x)
+        if rope is not None:
+            q = ops.norm_rope_write(q, k, v, q_norm, k_norm, eps, tables[rope], positions, step, index)
         else:
-            q, k, v = self._heads(layer, x)
-            if rope is not None:
-                q = ops.norm_rope_write(q, k, v, q_norm, k_norm, spec.norm_eps, tables[rope], positions, step, index)
-            else:
-                if q_norm is not None and k_norm is not None:
-                    q, k = ops.rms_norm(q, q_norm, spec.norm_eps), ops.rms_norm(k, k_norm, spec.norm_eps)
-                step.write(index, k, v)
-                q = q.contiguous()
-        out = layer.o(step.attend(index, self.attn_specs[index], q).flatten(1))
-        return self._added(out, layer.attn_post_norm)
+            if q_norm is not None and k_norm is not None:
+                q, k = ops.rms_norm(q, q_norm, eps), ops.rms_norm(k, k_norm, eps)
+            step.write(index, k, v)
+            q = q.contiguous()
+        return step.attend(index, attn, q).flatten(1), hidden
 
     def _heads(self, layer: LayerWeights, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q [T, Hq, D], k and v [T, Hkv, D]; norms over all heads at once are applied here, before they are split."""
@@ -140,15 +142,14 @@ class Decoder(CausalModel):
             v.unflatten(-1, (spec.kv_heads, spec.head_size)),
         )
 
-    def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
-        if layer.router is not None:
-            out = self._experts(layer, x)
-        elif len(layer.gate_up) == 1:
-            out = layer.down(self.ops.gated(layer.gate_up[0](x), self.spec.activation))
-        else:
-            gate, up = layer.gate_up
-            out = layer.down(activation(self.spec.activation, gate(x)) * up(x))
-        return self._added(out, layer.mlp_post_norm)
+    def _gated(self, layer: LayerWeights, delta: Tensor | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(gated inner activations [T, I], residual stream [T, H])."""
+        spec, ops = self.spec, self.ops
+        if len(layer.gate_up) == 1:
+            return ops.norm_gated(delta, hidden, layer.mlp_norm, spec.norm_eps, layer.gate_up[0], spec.activation)
+        x, hidden = ops.norm(delta, hidden, layer.mlp_norm, spec.norm_eps)
+        gate, up = layer.gate_up
+        return activation(spec.activation, gate(x)) * up(x), hidden
 
     def _experts(self, layer: LayerWeights, x: Tensor) -> Tensor:
         assert self.spec.experts is not None
@@ -157,7 +158,15 @@ class Decoder(CausalModel):
         inner = self.ops.gated(layer.gate_up[0].grouped(routing.gather(x), routing.ends), self.spec.activation)
         return routing.combine(layer.down.grouped(inner, routing.ends))
 
-    def _added(self, out: Tensor, post_norm: Tensor | None) -> Tensor:
+    def _add(
+        self, x: Tensor, ref: WeightRef, post_norm: Tensor | None, hidden: Tensor
+    ) -> tuple[Tensor | None, Tensor]:
+        """A block's last linear: (what is still to be added to the residual stream, the stream)."""
+        if post_norm is None and self.spec.residual_scale == 1.0:
+            return self.ops.linear_add(x, ref, hidden)
+        return self._scaled(ref(x), post_norm), hidden
+
+    def _scaled(self, out: Tensor, post_norm: Tensor | None) -> Tensor:
         """What a block adds to the residual stream, from what it computed."""
         if post_norm is not None:
             out = self.ops.rms_norm(out, post_norm, self.spec.norm_eps)

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo.engine.attention.base import AttentionStep
+from octavo.engine.attention.base import AttentionStep, AttnSpec
+from octavo.engine.quant.base import WeightRef
 
 
 class Ops(ABC):
@@ -92,6 +93,53 @@ class Ops(ABC):
     @abstractmethod
     def gated(self, gate_up: Tensor, act: str) -> Tensor:
         """act(gate) * up for gate_up [T, 2I] = gate | up; `act` is silu, gelu or gelu_pytorch_tanh. Returns [T, I]."""
+
+    # -- pieces of a layer that span a matrix product; an implementation may do each in one launch --------------------
+
+    def norm(self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+        """(normed sum, sum) of the residual stream [T, H] and what was last added to it (None: nothing); without a
+        weight the sum twice. May overwrite both inputs."""
+        if weight is None:
+            hidden = hidden if delta is None else hidden + delta
+            return hidden, hidden
+        if delta is None:
+            return self.rms_norm(hidden, weight, eps), hidden
+        return self.add_rms_norm(delta, hidden, weight, eps)
+
+    def norm_linear(
+        self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef
+    ) -> tuple[Tensor, Tensor]:
+        """(linear of the normed sum [T, out], sum [T, H]); see `norm`."""
+        x, hidden = self.norm(delta, hidden, weight, eps)
+        return ref(x), hidden
+
+    def norm_gated(
+        self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef, act: str
+    ) -> tuple[Tensor, Tensor]:
+        """(gated activation of the merged gate and up projection of the normed sum [T, I], sum [T, H])."""
+        x, hidden = self.norm(delta, hidden, weight, eps)
+        return self.gated(ref(x), act), hidden
+
+    def linear_add(self, x: Tensor, ref: WeightRef, hidden: Tensor) -> tuple[Tensor | None, Tensor]:
+        """A linear whose result joins the residual stream: (delta, hidden), or (None, hidden + delta) if it was added
+        in the same launch. May overwrite `hidden`."""
+        return ref(x), hidden
+
+    def rope_attend(
+        self,
+        qkv: Tensor,
+        q_weight: Tensor | None,
+        k_weight: Tensor | None,
+        eps: float,
+        cos_sin: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        layer: int,
+        spec: AttnSpec,
+    ) -> Tensor:
+        """`qkv_rope_write` of a merged projection [T, Hq + 2 Hkv, D], then attention: [T, Hq, D]."""
+        q = self.qkv_rope_write(qkv, spec.q_heads, q_weight, k_weight, eps, cos_sin, positions, step, layer)
+        return step.attend(layer, spec, q)
 
 
 def activation(name: str, x: Tensor) -> Tensor:
