@@ -72,10 +72,12 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
         allowed_origins=server.allowed_origins,
     )
     if page:
-        from octavo.app.ui import mount_page  # takes seconds: only where there is a page
+        from octavo.app.ui import PanelDeps, add_panels, mount_page  # takes seconds: only where there is a page
 
+        deps = PanelDeps(service, host, store, settings)
+        add_panels(app, deps)
         close_prefixes(app)
-        app = mount_page(app, service, host, settings)
+        app = mount_page(app, service, host, settings, deps.board)
     return app
 
 

@@ -19,6 +19,11 @@ const ICONS = {
   moon: "M13 9.600A5.500 5.500 0 0 1 6.400 3a5.500 5.500 0 1 0 6.600 6.600z",
   system: "M2.500 3.500h11v7.500h-11zM6 13.500h4M8 11v2.500",
   close: "M4 4l8 8M12 4l-8 8",
+  widen: "M9.500 3H13v3.500M13 3L9 7M6.500 13H3V9.500M3 13l4-4",
+  chats: "M3 3.500h10v7H7.500L4.500 13v-2.500H3z",
+  models: "M8 2.200l5 2.800v6l-5 2.800L3 11V5zM3 5l5 2.800L13 5M8 7.800v6",
+  settings: "M2.500 4.500h5M10.500 4.500h3M9 3v3M2.500 8h1.500M7 8h6.500M5.500 6.500v3M2.500 11.500h6M11.500 11.500h2M10 10v3",
+  monitor: "M2 8.500h2.500L6 4l3 8.500 2-6 1 2h2",
 };
 
 /** An element: attributes and properties in `props` (`on…` are listeners, `class` a class), then its children. */

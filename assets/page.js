@@ -5,16 +5,18 @@ import { ChatList } from "./chats.js";
 import { Composer } from "./composer.js";
 import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
+import { Nav } from "./nav.js";
+import { Panels } from "./panels.js";
 import { Talk } from "./talk.js";
 import { Welcome } from "./welcome.js";
-import { build, language } from "./strings.js";
+import { build, language, panels as panelNames } from "./strings.js";
 import { t } from "./words.js";
 
-const PANELS = ["octavo-chats", "octavo-header", "octavo-talk", "octavo-composer"];
+const PARTS = ["octavo-nav", "octavo-chats", "octavo-header", "octavo-talk", "octavo-composer", "octavo-panel"];
 const LIST_MESSAGES = new Set(["list", "listed", "unlisted"]);
 
 class Page {
-  constructor([chats, header, talk, composer]) {
+  constructor([nav, chats, header, talk, composer, panel]) {
     this.chat = new URLSearchParams(location.search).get("c");
     this.sources = new Map(); // nonce: what waits for a reply's Markdown
     this.live = new Live({
@@ -50,6 +52,19 @@ class Page {
       load: () => say({ k: "load" }),
       cancel: () => say({ k: "cancel" }),
     });
+    this.nav = new Nav(nav, panelNames, {
+      chats: () => this.showChats(),
+      open: (name) => {
+        this.showList(false);
+        this.panels.toggle(name);
+      },
+    });
+    this.panels = new Panels(panel, panelNames, {
+      nav: this.nav,
+      say,
+      chat: () => this.chat,
+      openChat: (id) => this.open(id),
+    });
     this.shade = chats.parentElement;
     this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
     document.addEventListener("keydown", (event) => this.key(event));
@@ -64,7 +79,7 @@ class Page {
     this.showList(false);
     if (id !== this.chat || !this.talk.chat) {
       this.chat = id;
-      if (address) history.pushState(null, "", id === null ? "/" : `?c=${encodeURIComponent(id)}`);
+      if (address) history.pushState(null, "", addressOf(id));
       this.show();
       this.ask();
     }
@@ -127,6 +142,9 @@ class Page {
         this.sources.get(message.nonce)?.resolve(message.text);
         this.sources.delete(message.nonce);
         break;
+      case "board":
+        this.panels.board(message);
+        break;
       default:
         this.talk.apply(message);
     }
@@ -142,7 +160,7 @@ class Page {
   /** The first message of a new chat has made it a chat. */
   created(id) {
     this.chat = id;
-    history.replaceState(null, "", `?c=${encodeURIComponent(id)}`);
+    history.replaceState(null, "", addressOf(id));
     this.show();
   }
 
@@ -150,7 +168,7 @@ class Page {
     this.talk.forget(id);
     if (id !== this.chat) return;
     this.chat = null;
-    history.replaceState(null, "", "/");
+    history.replaceState(null, "", addressOf(null));
     this.show();
     this.composer.say(t("chats.gone"));
   }
@@ -176,6 +194,13 @@ class Page {
     });
   }
 
+  /** The navigation's first place: back from a panel, else show or hide the list. */
+  showChats() {
+    if (this.panels.isOpen) this.panels.close();
+    else if (matchMedia("(max-width: 800px)").matches) this.showList(false);
+    else localStorage.setItem("octavo-list", document.body.classList.toggle("list-hidden") ? "hidden" : "shown");
+  }
+
   showList(yes) {
     document.body.classList.toggle("list-shown", yes);
   }
@@ -197,12 +222,17 @@ class Page {
   }
 }
 
-/** Gradio draws the panels a moment after the document is there. */
+/** The address of a chat; the open panel stays in it. */
+function addressOf(id) {
+  return (id === null ? "/" : `?c=${encodeURIComponent(id)}`) + location.hash;
+}
+
+/** Gradio draws the parts a moment after the document is there. */
 function whenDrawn(start) {
-  const panels = () => PANELS.map((id) => document.getElementById(id));
+  const parts = () => PARTS.map((id) => document.getElementById(id));
   const observer = new MutationObserver(() => begin());
   const begin = () => {
-    const found = panels();
+    const found = parts();
     if (found.includes(null)) return false;
     observer.disconnect();
     start(found);
@@ -212,7 +242,8 @@ function whenDrawn(start) {
 }
 
 document.documentElement.lang = language;
-whenDrawn((panels) => {
-  new Page(panels);
+if (localStorage.getItem("octavo-list") === "hidden") document.body.classList.add("list-hidden");
+whenDrawn((parts) => {
+  new Page(parts);
   document.body.classList.add("octavo-ready");
 });

@@ -7,12 +7,13 @@ feed      one chat, followed and drawn once for all who look at it; turns: one m
 view      what one tab has of a chat, and what it still needs
 render    Markdown to blocks of safe HTML while it grows; markdown, highlight, mathml: the parts of it
 machine   hardware and models that would suit it, for a page without a model
-strings   every word, a module a language
+strings   every word, a module an area
+panels    what opens beside the conversation: settings, monitor; board: news that every tab gets at once
 
-The panels are filled by the scripts in `assets/` (page.js first). A panel more is a Column in `page.build_blocks`, a
-script that fills it, its words in every language, and where it shows something new a kind of message in `live`.
+The parts of the page are filled by the scripts in `assets/` (page.js first); the panels are in `assets/panels/`.
 """
 
 from octavo.app.ui.page import mount_page
+from octavo.app.ui.panels import PanelDeps, add_panels
 
-__all__ = ["mount_page"]
+__all__ = ["PanelDeps", "add_panels", "mount_page"]

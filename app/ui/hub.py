@@ -13,6 +13,7 @@ from octavo.app.chat.service import ChatService
 from octavo.app.chat.types import ChatChanged, ChatList, ChatRemoved, ChatSummary
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
+from octavo.app.ui.board import Board
 from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.machine import describe
 from octavo.engine.errors import OctavoError
@@ -27,7 +28,8 @@ LOG_LENGTH = 256  # changes of the list that a slow tab may catch up on; a slowe
 class Hub:
     """One for the server; lives on its event loop. Subscriptions begin with the first tab and end with the last."""
 
-    def __init__(self, service: ChatService, host: ModelHost, settings: Settings) -> None:
+    def __init__(self, service: ChatService, host: ModelHost, settings: Settings, board: Board | None = None) -> None:
+        self.board = board or Board()
         self._service = service
         self._host = host
         self._settings = settings
@@ -36,6 +38,7 @@ class Hub:
         self._watchers: set[Callable[[], None]] = set()
         self._list_task: asyncio.Task[None] | None = None
         self._remove_listener: Callable[[], None] | None = None
+        self._unwatch_board: Callable[[], None] | None = None
         self._chats: dict[str, ChatSummary] = {}
         self._changes: list[dict[str, Any]] = []
         self._first_change = 0  # number of changes already forgotten
@@ -61,6 +64,12 @@ class Hub:
 
             self._remove_listener = self._host.add_listener(changed)
 
+            def told() -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(self._tell)
+
+            self._unwatch_board = self.board.watch(told)
+
     def leave(self, watcher: Callable[[], None]) -> None:
         self._watchers.discard(watcher)
         if self._watchers:
@@ -71,6 +80,9 @@ class Hub:
         if self._remove_listener is not None:
             self._remove_listener()
             self._remove_listener = None
+        if self._unwatch_board is not None:
+            self._unwatch_board()
+            self._unwatch_board = None
 
     # Chats
 

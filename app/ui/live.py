@@ -22,6 +22,7 @@ from octavo.app.chat.service import ChatService
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
 from octavo.app.text import without_halves
+from octavo.app.ui.board import Board
 from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.hub import Hub
 from octavo.app.ui.view import View
@@ -37,9 +38,11 @@ LONGEST_TEXT = 2_000_000  # characters of one message
 Command = dict[str, Any]
 
 
-def add_live_route(app: FastAPI, service: ChatService, host: ModelHost, settings: Settings, build: str) -> None:
+def add_live_route(
+    app: FastAPI, service: ChatService, host: ModelHost, settings: Settings, build: str, board: Board | None = None
+) -> None:
     """Add `/api/live`. `build` names the version of the page's files; a tab of another version reloads itself."""
-    hub = Hub(service, host, settings)
+    hub = Hub(service, host, settings, board)
 
     @app.websocket(PATH)
     async def live(socket: WebSocket) -> None:
@@ -65,6 +68,7 @@ class Tab:
         self._visible = True
         self._list_version = -1
         self._model_version = -1
+        self._board_version = 0
         self._knows_machine = False
         self._commands: dict[str, Callable[[Command], Awaitable[None]]] = {
             "open": self._open,
@@ -122,6 +126,9 @@ class Tab:
         if self._model_version != self._hub.model_version:
             self._model_version = self._hub.model_version
             out.append(self._hub.model())
+        if self._board_version != (version := self._hub.board.version):
+            out.extend(self._hub.board.since(self._board_version))
+            self._board_version = version
         if not self._knows_machine and self._host.state in ("loading", "empty", "failed"):
             machine = self._hub.machine()
             if machine is not None:

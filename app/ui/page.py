@@ -10,6 +10,7 @@ import hashlib
 import json
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
@@ -17,7 +18,9 @@ from fastapi import FastAPI, Request, Response
 from octavo.app.chat.service import ChatService
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
+from octavo.app.ui.board import Board
 from octavo.app.ui.live import add_live_route
+from octavo.app.ui.panels import PANELS
 from octavo.app.ui.strings import LANGUAGES, choose_language
 
 if TYPE_CHECKING:
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
 
 TITLE = "Octavo"
 ASSETS = "/ui"  # Gradio has /assets and /static for itself
+ASSET_FOLDERS = ("panels",)
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-STYLES = ("tokens", "page", "chats", "main", "text", "narrow")  # in this order
+STYLES = ("tokens", "page", "chats", "main", "text", "panels", "narrow")  # in this order
 QUEUE_LOOK_S = 1.0
 HEAD = "\n".join(
     [
@@ -38,12 +42,14 @@ HEAD = "\n".join(
 )
 
 
-def mount_page(app: FastAPI, service: ChatService, host: ModelHost, settings: Settings) -> FastAPI:
+def mount_page(
+    app: FastAPI, service: ChatService, host: ModelHost, settings: Settings, board: Board | None = None
+) -> FastAPI:
     """Mount the page at "/" and its live route. Call it last: routes added after it are not reached."""
     import gradio
 
     build = files_version()
-    add_live_route(app, service, host, settings, build)
+    add_live_route(app, service, host, settings, build, board)
     _add_files(app, settings)
     blocks = build_blocks()
     mounted = gradio.mount_gradio_app(
@@ -67,33 +73,47 @@ def mount_page(app: FastAPI, service: ChatService, host: ModelHost, settings: Se
 
 
 def build_blocks() -> gradio.Blocks:
-    """The layout: the list of chats on the left, header, conversation and composer beside it. The page's own script
-    fills the panels by their ids."""
+    """The layout: navigation and list of chats on the left, header, conversation and composer beside them, and a place
+    for the open panel. The page's own script fills them by their ids."""
     import gradio
 
     blocks = gradio.Blocks(title=TITLE, analytics_enabled=False, fill_height=True, fill_width=True)
     with blocks, gradio.Row(elem_id="octavo"):
+        gradio.Column(elem_id="octavo-nav")
         gradio.Column(elem_id="octavo-chats")
         with gradio.Column(elem_id="octavo-main"):
             gradio.Row(elem_id="octavo-header")
             gradio.Column(elem_id="octavo-talk")
             gradio.Column(elem_id="octavo-composer")
+        gradio.Column(elem_id="octavo-panel")
     return blocks
 
 
 @cache
 def asset(name: str) -> bytes | None:
-    """One of the page's files, or None if there is none of that name."""
-    known = {entry.name: entry for entry in files("octavo.assets").iterdir() if entry.is_file()}
-    return known[name].read_bytes() if name in known and name.endswith(tuple(MEDIA_TYPES)) else None
+    """One of the page's files (`page.js`, `panels/settings.css`), or None if there is none of that name."""
+    entry = _assets().get(name)
+    return entry.read_bytes() if entry is not None else None
+
+
+@cache
+def _assets() -> dict[str, Traversable]:
+    root = files("octavo.assets")
+    places = {"": root, **{f"{name}/": root.joinpath(name) for name in ASSET_FOLDERS}}
+    return {
+        prefix + entry.name: entry
+        for prefix, place in places.items()
+        for entry in sorted(place.iterdir(), key=lambda entry: entry.name)
+        if entry.is_file() and entry.name.endswith(tuple(MEDIA_TYPES))
+    }
 
 
 @cache
 def files_version() -> str:
     """Changes with any of the page's files or words."""
     digest = hashlib.sha256(json.dumps(LANGUAGES, sort_keys=True).encode())
-    for entry in sorted(files("octavo.assets").iterdir(), key=lambda entry: entry.name):
-        digest.update(entry.name.encode() + (asset(entry.name) or b""))
+    for name in _assets():
+        digest.update(name.encode() + (asset(name) or b""))
     return digest.hexdigest()[:12]
 
 
@@ -104,9 +124,10 @@ def _add_files(app: FastAPI, settings: Settings) -> None:
         words = json.dumps(LANGUAGES[language], ensure_ascii=False)
         build = json.dumps(files_version())
         script = f"export const language = {json.dumps(language)};\nexport const build = {build};\n"
+        script += f"export const panels = {json.dumps(list(PANELS))};\n"
         return _answer(request, f"{script}export const words = {words};\n".encode(), ".js", vary="Accept-Language")
 
-    @app.get(ASSETS + "/{name}", include_in_schema=False)
+    @app.get(ASSETS + "/{name:path}", include_in_schema=False)
     def file(name: str, request: Request) -> Response:
         content = asset(name)
         if content is None:

@@ -1,10 +1,15 @@
-"""Every word of the page, a module a language. Keys are the same in all of them; `{name}` is filled in by the page."""
+"""Every word of the page, a module an area with one table a language. Keys are the same in both; `{name}` is filled
+in by the page."""
 
 from __future__ import annotations
 
-from octavo.app.ui.strings import en, zh_cn
+from octavo.app.ui.strings import chats, composer, models, monitor, settings, shell, talk
 
-LANGUAGES: dict[str, dict[str, str]] = {"en": en.STRINGS, "zh-CN": zh_cn.STRINGS}
+AREAS = (shell, chats, talk, composer, models, settings, monitor)
+LANGUAGES: dict[str, dict[str, str]] = {
+    "en": {key: text for area in AREAS for key, text in area.EN.items()},
+    "zh-CN": {key: text for area in AREAS for key, text in area.ZH_CN.items()},
+}
 
 
 def choose_language(setting: str, accept_language: str) -> str:

@@ -8,13 +8,19 @@ from importlib.resources import files
 import pytest
 
 from octavo.app.ui.page import asset, files_version
-from octavo.app.ui.strings import LANGUAGES, choose_language
+from octavo.app.ui.strings import AREAS, LANGUAGES, choose_language
 
-SCRIPTS = {
-    entry.name: entry.read_text(encoding="utf-8")
-    for entry in files("octavo.assets").iterdir()
-    if entry.name.endswith(".js")
+ASSETS = {
+    entry.name: entry
+    for folder in (files("octavo.assets"), files("octavo.assets").joinpath("panels"))
+    for entry in folder.iterdir()
+    if entry.name.endswith((".js", ".css", ".svg"))
 }
+SCRIPTS = {name: entry.read_text(encoding="utf-8") for name, entry in ASSETS.items() if name.endswith(".js")}
+
+
+def test_no_word_is_said_by_two_areas() -> None:
+    assert sum(len(area.EN) for area in AREAS) == len(LANGUAGES["en"])
 
 
 def test_all_languages_have_the_same_keys_and_blanks_to_fill() -> None:
@@ -35,7 +41,16 @@ def test_the_scripts_ask_only_for_words_that_exist() -> None:
 
 def test_every_word_is_used() -> None:
     text = "\n".join(SCRIPTS.values())
-    built = ("reason.", "stage.", "theme.", "example.", "composer.s", "chats.")  # keys put together by the scripts
+    built = (
+        "reason.",
+        "stage.",
+        "theme.",
+        "example.",
+        "composer.s",
+        "chats.",
+        "nav.",
+        "settings.from.",
+    )  # keys put together by the scripts
     for key in LANGUAGES["en"]:
         stem = re.sub(r"\.(one|other)$", "", key)
         assert f'"{stem}"' in text or stem.startswith(built), key
@@ -63,12 +78,15 @@ def test_only_the_pages_own_files_are_served_as_files() -> None:
     assert asset("page.js")
     assert asset("__init__.py") is None
     assert asset("../page.js") is None
+    assert asset("panels/settings.js")
+    assert asset("panels") is None
+    assert asset("panels/../page.js") is None
     assert re.fullmatch(r"[0-9a-f]{12}", files_version())
 
 
 def test_the_files_name_no_other_server_and_run_no_text_as_code() -> None:
-    for entry in files("octavo.assets").iterdir():
-        content = (asset(entry.name) or b"").decode()
+    for entry in ASSETS.values():
+        content = entry.read_text(encoding="utf-8")
         addresses = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", content)) - {"//www.w3.org", "http://www.w3.org"}
         assert addresses == set(), entry.name
         assert not re.search(r"\beval\(|new Function|setTimeout\(\s*[\"']", content), entry.name
