@@ -6,15 +6,40 @@ A value is the request's, else the chat's, else the settings', else the model's 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from octavo.engine.request import SamplingParams
 
 Values = Mapping[str, object]
+Source = Literal["settings", "model", "octavo"]
 
 PAGE_DEFAULTS: Values = {"temperature": 0.7, "top_p": 0.95}
 API_DEFAULTS: Values = {"temperature": 1.0, "top_p": 1.0}  # OpenAI's
 
 ANY_VOCABULARY = 2**31 - 1  # for values that are checked before there is a model
+
+# What a chat can set for itself on the page, in this order, and what it is where nobody says anything.
+CHAT_FIELDS: Values = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "max_tokens": None,
+    "seed": None,
+    "stop": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What a chat's value is while the chat says nothing, and whose word that is."""
+
+    value: object
+    source: Source
 
 
 def sampling_params(
@@ -33,6 +58,28 @@ def sampling_params(
     usable, _ = usable_defaults(model or {}, vocab_size=vocab_size)
     defaults = layered(chat or {}, settings or {}, usable, ours)
     return make_params(request, vocab_size=vocab_size, defaults=defaults, allow_zero_tokens=allow_zero_tokens)
+
+
+def inherited(settings: Values, model: Values | None) -> dict[str, Inherited]:
+    """For each field of a chat: its value without the chat's own. `model` is None while none is loaded."""
+    usable: Values = {}
+    if model is not None:
+        from octavo.engine.sample.fields import usable_defaults
+
+        usable, _ = usable_defaults(model, vocab_size=ANY_VOCABULARY)
+    layers: tuple[tuple[Source, Values], ...] = (
+        ("settings", settings),
+        ("model", usable),
+        ("octavo", PAGE_DEFAULTS),
+        ("octavo", CHAT_FIELDS),
+    )
+    found: dict[str, Inherited] = {}
+    for name in CHAT_FIELDS:
+        source, value = next(
+            ((source, layer[name]) for source, layer in layers if layer.get(name) is not None), ("octavo", None)
+        )
+        found[name] = Inherited(value, source)
+    return found
 
 
 def layered(*layers: Values) -> dict[str, object]:

@@ -1,0 +1,29 @@
+"""Where a chat's sampling values come from, as its settings show it."""
+
+from __future__ import annotations
+
+from octavo.app.chat.sampling import CHAT_FIELDS, Inherited, inherited, sampling_params
+from octavo.engine.sample.fields import FIELDS
+
+
+def test_each_value_is_shown_with_whose_word_it_is() -> None:
+    shown = inherited({"temperature": 0.2, "top_k": None}, {"temperature": 0.6, "top_k": 20, "top_p": 3.0})
+    assert list(shown) == list(CHAT_FIELDS)
+    assert shown["temperature"] == Inherited(0.2, "settings")
+    assert shown["top_k"] == Inherited(20, "model")
+    assert shown["top_p"] == Inherited(0.95, "octavo")  # the model's own value is none it could have
+    assert shown["min_p"] == Inherited(0.0, "octavo")
+    assert shown["max_tokens"] == Inherited(None, "octavo")
+
+
+def test_what_is_shown_is_what_a_reply_gets() -> None:
+    settings, model = {"top_p": 0.8}, {"temperature": 0.6, "top_k": 20}
+    params = sampling_params({}, settings=settings, model=model)
+    for name, value in inherited(settings, model).items():
+        if value.value is not None:
+            assert getattr(params, name) == value.value, name
+
+
+def test_without_a_model_its_share_is_left_to_ours() -> None:
+    assert inherited({}, None)["temperature"] == Inherited(0.7, "octavo")
+    assert set(CHAT_FIELDS) <= set(FIELDS)
