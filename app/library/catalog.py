@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from octavo.app import paths
-from octavo.app.library import hub
+from octavo.app.library.cache import missing_files, repository_folder, snapshot_folder
 from octavo.app.library.errors import LibraryError, ModelNotFoundError
+from octavo.app.library.repository import first_parts, parts_of, variants
 from octavo.app.library.starter import STARTER, find_starter
 
 
@@ -50,7 +51,7 @@ def remove_model(model_id: str, cache: Path | None = None) -> int:
         _delete(folder)
         return size
     repository, _, variant = model_id.partition(":")
-    folder = hub.repository_folder(repository)
+    folder = repository_folder(repository)
     if repository.count("/") != 1 or not folder.is_dir():
         raise ModelNotFoundError(
             f"{model_id} is not in the Hugging Face cache.",
@@ -81,7 +82,7 @@ def _in_hub_cache() -> Iterator[LocalModel]:
     for repository in sorted(root.glob("models--*--*")) if root.is_dir() else []:
         repo_id = "/".join(repository.name.split("--")[1:])
         snapshots = sorted((repository / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime)
-        main = hub.snapshot_folder(repo_id)
+        main = snapshot_folder(repo_id)
         if main is not None or snapshots:
             yield from _in_snapshot(repo_id, main or snapshots[-1])
 
@@ -90,12 +91,12 @@ def _in_snapshot(repo_id: str, folder: Path) -> Iterator[LocalModel]:
     present = [path for path in folder.iterdir() if path.exists()]
     gguf = [path for path in present if path.suffix.lower() == ".gguf"]
     if any(path.suffix == ".safetensors" for path in present):
-        yield LocalModel(repo_id, folder, "safetensors", _weights(folder), not hub.missing_files(folder))
-    for first in hub.first_parts(path.name for path in gguf):
-        variant = hub.variants([first])[0]
-        parts = hub.parts_of(first, [path.name for path in gguf])
+        yield LocalModel(repo_id, folder, "safetensors", _weights(folder), not missing_files(folder))
+    for first in first_parts(path.name for path in gguf):
+        variant = variants([first])[0]
+        parts = parts_of(first, [path.name for path in gguf])
         size = sum((folder / part).stat().st_size for part in parts)
-        yield LocalModel(f"{repo_id}:{variant}", folder / first, "gguf", size, not hub.missing_files(folder, variant))
+        yield LocalModel(f"{repo_id}:{variant}", folder / first, "gguf", size, not missing_files(folder, variant))
 
 
 def _in_folder(root: Path) -> Iterator[LocalModel]:
@@ -103,10 +104,10 @@ def _in_folder(root: Path) -> Iterator[LocalModel]:
         names = [path.name for path in folder.iterdir()]
         if any(name.endswith(".safetensors") for name in names):
             name = folder.relative_to(root).as_posix() if folder != root else str(folder)
-            yield LocalModel(name, folder, "safetensors", _weights(folder), not hub.missing_files(folder))
-        for first in hub.first_parts(name for name in names if name.lower().endswith(".gguf")):
+            yield LocalModel(name, folder, "safetensors", _weights(folder), not missing_files(folder))
+        for first in first_parts(name for name in names if name.lower().endswith(".gguf")):
             path = folder / first
-            size = sum((folder / part).stat().st_size for part in hub.parts_of(first, names))
+            size = sum((folder / part).stat().st_size for part in parts_of(first, names))
             yield LocalModel(path.relative_to(root).as_posix(), path, "gguf", size)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from pathlib import Path
+from typing import Literal
 
 from octavo.app.config.sizes import format_size
 from octavo.engine.errors import OctavoError
@@ -19,7 +20,13 @@ class ModelNotFoundError(LibraryError):
 
 
 class AccessError(LibraryError):
-    """The hub has the model but does not hand it out: no token, a refused token, or terms not accepted."""
+    """The hub has the model but does not hand it out; `reason` says which of the three it is."""
+
+    def __init__(
+        self, message: str, *, reason: Literal["no token", "wrong token", "no access"], remedy: str | None = None
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.reason = reason
 
 
 class OfflineError(LibraryError):

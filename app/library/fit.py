@@ -10,6 +10,7 @@ from pathlib import Path
 from octavo.app.config.sizes import format_size
 from octavo.app.library import hub
 from octavo.app.library.errors import LibraryError
+from octavo.app.library.repository import needed_files
 from octavo.app.library.shape import Shape, read_shape
 
 
@@ -86,8 +87,9 @@ def estimate_repository(
     """
 
     hub.probe(f"{repo_id} is not on disk.")
-    commit, files = hub.list_files(repo_id, revision)
-    weights = [file for file in hub.needed_files(repo_id, files) if file.name.endswith(".safetensors")]
+    found = hub.look_up(repo_id, revision)
+    commit, files = found.commit, found.files
+    weights = [file for file in needed_files(repo_id, files) if file.name.endswith(".safetensors")]
     if not weights:
         raise LibraryError(
             f"What {repo_id} needs is written inside its GGUF file.",

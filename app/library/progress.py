@@ -8,7 +8,7 @@ from typing import TypeAlias
 from octavo.app.library.errors import FetchCancelledError
 
 Report: TypeAlias = Callable[[str, int, int, str], None]
-"""Called with a stage (downloading, unpacking), the bytes done, the bytes in all, and the source's name.
+"""Called with a stage (downloading, checking, unpacking), the bytes done, the bytes in all, and the source's name.
 
 It is also called while nothing moves, so that a receiver may stop the fetch by raising from it.
 """
@@ -17,6 +17,7 @@ Cancelled: TypeAlias = Callable[[], bool]
 """Asked often; once it says True the fetch ends with FetchCancelledError."""
 
 DOWNLOADING = "downloading"
+CHECKING = "checking"
 UNPACKING = "unpacking"
 
 

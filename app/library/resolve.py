@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from octavo.app.library import hub
+from octavo.app.library.cache import find_cached, missing_files, what_is_missing
 from octavo.app.library.errors import LibraryError, ModelNotFoundError
 from octavo.app.library.progress import Cancelled, Report, ignore, never
+from octavo.app.library.repository import first_parts
 from octavo.app.library.starter import fetch_starter, find_starter
 
 _REPOSITORY = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?::([\w.-]+))?")
@@ -48,12 +50,12 @@ def resolve_model(
                 return _on_disk(path.absolute())
     match = _REPOSITORY.fullmatch(model_id)
     if match is not None and not model_id.lower().endswith(".gguf"):
-        found = hub.find_cached(match[1], match[2], revision)
+        found = find_cached(match[1], match[2], revision)
         if found is not None:
             return found
         if not may_fetch:
             raise ModelNotFoundError(
-                hub.what_is_missing(match[1], match[2], revision, None),
+                what_is_missing(match[1], match[2], revision, None),
                 remedy=f"Fetch it: octavo models pull {model_id}",
             )
         return hub.fetch(match[1], match[2], revision=revision, progress=progress, cancelled=cancelled)
@@ -93,9 +95,9 @@ def _on_disk(path: Path) -> Path:
             if len(str(path)) > 250
             else None,
         ) from error
-    gguf = hub.first_parts(name for name in names if name.lower().endswith(".gguf"))
+    gguf = first_parts(name for name in names if name.lower().endswith(".gguf"))
     if any(name.endswith(".safetensors") or name == "config.json" for name in names):
-        missing = hub.missing_files(path)
+        missing = missing_files(path)
         if missing:
             raise ModelNotFoundError(
                 f"The model folder {path} is not complete: {', '.join(missing[:4])} missing.",

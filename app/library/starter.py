@@ -24,6 +24,7 @@ import filelock
 
 from octavo.app import paths
 from octavo.app.library import hub
+from octavo.app.library.cache import find_cached
 from octavo.app.library.errors import (
     DiskFullError,
     DownloadError,
@@ -87,7 +88,7 @@ def find_starter(cache: Path | None = None, starter: Starter = STARTER) -> Path 
     for path in candidates:
         if path.is_file() and path.stat().st_size == starter.size:
             return path
-    return hub.find_cached(starter.repo_id)
+    return find_cached(starter.repo_id)
 
 
 def fetch_starter(

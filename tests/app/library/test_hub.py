@@ -20,7 +20,9 @@ from octavo.app.library import (
     OfflineError,
     hub,
 )
-from octavo.app.library.hub import RemoteFile, fetch, find_cached, needed_files, variants
+from octavo.app.library.cache import find_cached, missing_files
+from octavo.app.library.hub import fetch
+from octavo.app.library.repository import RemoteFile, needed_files, variants
 
 if TYPE_CHECKING:
     from tests.app.library.conftest import FakeHub
@@ -88,9 +90,9 @@ def test_a_missing_shard_is_noticed(fake_hub: FakeHub, safetensors_files: Files)
     }
     fake_hub.repositories["org/model"] = files
     folder = fetch("org/model")
-    assert hub.missing_files(folder) == []
+    assert missing_files(folder) == []
     (folder / second).unlink()
-    assert hub.missing_files(folder) == [second]
+    assert missing_files(folder) == [second]
     assert find_cached("org/model") is None
 
 
