@@ -39,7 +39,8 @@ def start(settings: Settings, *, page: bool) -> int:
         ) from error
     if not is_first:
         return _show_running(lock, settings, page, opens_browser)
-    watcher = ConfigWatcher(settings, on_change=lambda keys: _changed(settings, keys))
+    settings.listen(lambda keys: _changed(settings, keys))
+    watcher = ConfigWatcher(settings)
     try:
         sock = listen(settings)
         port = sock.getsockname()[1]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,8 @@ from octavo.app.config.yaml_file import YamlFile, read_yaml
 
 if TYPE_CHECKING:
     from octavo.engine.config import EngineConfig
+
+log = logging.getLogger("octavo.config")
 
 ENVIRONMENT_PREFIX = "OCTAVO_"
 FLAGS = {
@@ -37,7 +41,8 @@ class Settings:
 
     `sources` says for every dotted key where its value came from: default, file, environment or flag; `places` says it
     exactly (`config.yaml line 12`, `OCTAVO_SERVER__PORT`, `--port`). `notices` are sentences the user should see once.
-    `overrides` are the flags, which a changed file does not undo.
+    `overrides` are the flags, which a changed file does not undo. `error` says what is wrong with the file now, while
+    everything else keeps its last good value.
     """
 
     values: schema.Config
@@ -46,6 +51,42 @@ class Settings:
     places: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     overrides: dict[str, object] = field(default_factory=dict)
+    error: ConfigError | None = None
+    _listeners: list[Callable[[dict[str, schema.Applies]], None]] = field(default_factory=list, repr=False)
+    _refreshing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def listen(self, listener: Callable[[dict[str, schema.Applies]], None]) -> Callable[[], None]:
+        """Calls `listener` after every change, in the thread that made it, with the keys that changed and when each
+        takes effect; with none where only `error` has. Returns the way to end that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def refresh(self) -> dict[str, schema.Applies]:
+        """Reads the file again and returns the keys that changed.
+
+        Raises ConfigError and keeps the last good values if something is wrong with it.
+        """
+        with self._refreshing:
+            before = self.error
+            try:
+                newer = load_settings(self.path, self.overrides)
+            except ConfigError as error:
+                self.error = error
+                self._tell({})
+                raise
+            keys = changed_keys(self.values, newer.values)
+            self.error = None
+            self.adopt(newer)
+            if keys or before is not None:
+                self._tell(keys)
+            return keys
+
+    def _tell(self, keys: dict[str, schema.Applies]) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(keys)
+            except Exception:  # one faulty receiver must not keep the news from the others
+                log.exception("A change of config.yaml could not be handed on")
 
     def adopt(self, newer: Settings) -> None:
         """Takes over what a changed file says; the values are replaced in one go."""
@@ -97,6 +138,16 @@ def load_settings(
         return str(path), file.lines.get(dotted, file.lines.get(dotted.split(".")[0]))
 
     return Settings(check(raw, locate, path), sources, path, places, tuple(notices), dict(overrides or {}))
+
+
+def changed_keys(old: schema.Config, new: schema.Config) -> dict[str, schema.Applies]:
+    """The dotted keys whose values differ, with when each takes effect."""
+    return {
+        f"{section}.{name}": schema.applies(f"{section}.{name}")
+        for section, model in schema.sections().items()
+        for name in model.model_fields
+        if getattr(getattr(old, section), name) != getattr(getattr(new, section), name)
+    }
 
 
 def engine_config(config: schema.Config) -> EngineConfig:

@@ -9,29 +9,19 @@ from pathlib import Path
 
 from octavo.app.config import schema
 from octavo.app.config.errors import ConfigError
-from octavo.app.config.load import Settings, load_settings
+from octavo.app.config.load import Settings
 
 log = logging.getLogger("octavo.config")
 
 Stamp = tuple[int, int, int] | None
 
 
-def changed_keys(old: schema.Config, new: schema.Config) -> dict[str, schema.Applies]:
-    """The dotted keys whose values differ, with when each takes effect."""
-    return {
-        f"{section}.{name}": schema.applies(f"{section}.{name}")
-        for section, model in schema.sections().items()
-        for name in model.model_fields
-        if getattr(getattr(old, section), name) != getattr(getattr(new, section), name)
-    }
-
-
 class ConfigWatcher:
     """Polls the file (time, size, identity) and brings every change that is valid into `settings`.
 
-    `error` says what is wrong with the file now, while `settings` keep their last good values. `on_change(keys)`, with
+    `settings.error` says what is wrong with the file now, while the values stay as they were. `on_change(keys)`, with
     the keys that changed and when each takes effect, and `on_error(error)` are called from the watching thread, or
-    from `poll` for those who have a loop of their own.
+    from `poll` for those who have a loop of their own; `settings.listen` hears of every change, whoever made it.
     """
 
     def __init__(
@@ -43,7 +33,6 @@ class ConfigWatcher:
         interval_s: float = 1.0,
     ) -> None:
         self.settings = settings
-        self.error: ConfigError | None = None
         self._on_change, self._on_error = on_change, on_error
         self._interval_s = interval_s
         self._stamp = _stamp(settings.path)
@@ -67,17 +56,14 @@ class ConfigWatcher:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
+        had_error = self.settings.error is not None
         try:
-            new = load_settings(self.settings.path, self.settings.overrides)
+            keys = self.settings.refresh()
         except ConfigError as error:
-            self.error = error
             log.warning("%s The previous settings stay.", error)
             if self._on_error:
                 self._on_error(error)
             return False
-        keys = changed_keys(self.settings.values, new.values)
-        had_error, self.error = self.error, None
-        self.settings.adopt(new)
         if (keys or had_error) and self._on_change:
             self._on_change(keys)
         return bool(keys)

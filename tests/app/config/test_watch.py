@@ -49,11 +49,11 @@ def test_a_wrong_file_keeps_the_last_good_settings_until_it_is_right_again(load:
         write(config_path, text)
         assert watcher.poll() is False
         assert settings.values is good
-        assert watcher.error is errors[-1]
+        assert settings.error is errors[-1]
     assert len(errors) == 3
     write(config_path, "app: {theme: dark}")
     assert watcher.poll() is False
-    assert watcher.error is None
+    assert settings.error is None
     assert changes == [{}]  # receivers learn that the complaint is over
 
 
