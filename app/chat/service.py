@@ -22,6 +22,7 @@ from octavo.app.chat.types import (
     ChatChanged,
     ChatList,
     ChatRemoved,
+    ChatSettings,
     ChatSummary,
     ListEvent,
     LiveEvent,
@@ -105,7 +106,7 @@ class ChatService:
         return replace(chat, messages=tuple(newer.get(message.id, message) for message in chat.messages))
 
     def rename_chat(self, chat_id: str, title: str) -> bool:
-        renamed = self.store.rename_chat(chat_id, make_title(title))
+        renamed = self.store.update_chat(chat_id, title=make_title(title))
         if renamed:
             self._publish_changed(chat_id)
         return renamed
@@ -120,13 +121,15 @@ class ChatService:
 
     def sampling(self, chat_id: str) -> dict[str, object]:
         """The chat's own sampling values (those not named follow the settings and the model)."""
-        return self.store.sampling(chat_id)
+        settings = self.store.get_chat_settings(chat_id)
+        return {} if settings is None else dict(settings.sampling)
 
     def set_sampling(self, chat_id: str, values: Mapping[str, object]) -> None:
         """Replace the chat's own sampling values, from its next reply on. Raises RequestError naming a wrong one."""
         engine = self.host.engine
         sampling_params(values, vocab_size=ANY_VOCABULARY if engine is None else engine.info.vocab_size)
-        if not self.store.set_sampling(chat_id, values):
+        settings = self.store.get_chat_settings(chat_id)
+        if settings is None or not self.store.set_chat_settings(chat_id, replace(settings, sampling=values)):
             raise UnknownChatError
 
     # Replies
@@ -198,7 +201,7 @@ class ChatService:
         with self.store.together():
             turn = self.store.add_message(chat_id, "user", text, nonce=nonce)
             if not chat.title:
-                self.store.rename_chat(chat_id, make_title(text))
+                self.store.update_chat(chat_id, title=make_title(text))
             message = self._add_reply(chat_id, turn)
         self._hub(chat_id).publish(UserTurn(turn))
         return self._start_reply(message, turn)
@@ -238,9 +241,10 @@ class ChatService:
 
     def _prepare(self, chat_id: str, turn_id: str, engine: Engine) -> tuple[Prompt, SamplingParams]:
         """The reply's prompt and sampling values, by what the chat, the settings and the model say now."""
+        settings = self.store.get_chat_settings(chat_id) or ChatSettings()
         params = sampling_params(
             {},
-            chat=self.store.sampling(chat_id),
+            chat=settings.sampling,
             settings=self.settings.values.sampling.model_dump(),
             model=engine.info.generation_defaults,
             vocab_size=engine.info.vocab_size,
@@ -248,6 +252,8 @@ class ChatService:
         params = replace(params, stop=(*params.stop, *engine.template.stop_strings))
         ended = self._endings.waiting
         turns = [ended.get(turn.id, turn) for turn in self.store.branch(turn_id)]
+        if settings.system:
+            turns.insert(0, Message(id="", chat_id=chat_id, role="system", content=settings.system))
 
         def sequence(message_id: str) -> tuple[int, ...]:  # of a reply that is not on disk yet, only the text is known
             return () if message_id in ended else self.store.sequence(message_id)

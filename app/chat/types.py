@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Role = Literal["system", "user", "assistant"]
 MessageStatus = Literal["complete", "streaming", "stopped", "failed"]
 EndReason = Literal["stop", "length", "aborted", "error"]
 WaitState = Literal["waiting", "loading", "reading"]
+
+TEMPORARY = "tmp-"  # how the ids of chats begin that are never written to disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,21 @@ class ReplyStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that came with a user's turn, as the text that the model reads. `type` is its media type."""
+
+    name: str
+    type: str
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat. `token_ids` are those of a reply as the engine made them (empty for other roles)."""
+    """One turn of a chat. `token_ids` are those of a reply as the engine made them (empty for other roles).
+
+    It is number `version` of `versions` turns in this place of the chat, of which one is shown.
+    """
 
     id: str
     chat_id: str
@@ -41,6 +57,10 @@ class Message:
     token_ids: tuple[int, ...] = ()
     parent_id: str | None = None  # the turn it follows; None: the first of its chat
     model: str | None = None  # of a reply: the name of the model that wrote it
+    attachments: tuple[Attachment, ...] = ()
+    error_code: str | None = None  # names the error for the page's own words
+    version: int = 1
+    versions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +71,58 @@ class ChatSummary:
     title: str
     updated_s: float
     generating: bool = False
+    pinned: bool = False
+    folder: str = ""  # empty: none
+    tags: tuple[str, ...] = ()
+    model: str | None = None  # the one that writes here
+
+    @property
+    def temporary(self) -> bool:
+        """It is in memory only and gone when the server ends."""
+        return self.id.startswith(TEMPORARY)
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat with the turns of its current branch, oldest first."""
+    """A chat with the turns of the branch that is shown, oldest first."""
 
     id: str
     title: str
     created_s: float
     messages: tuple[Message, ...] = ()
+    updated_s: float = 0.0
+    pinned: bool = False
+    folder: str = ""
+    tags: tuple[str, ...] = ()
+    model: str | None = None
+    system: str = ""
+
+    @property
+    def temporary(self) -> bool:
+        return self.id.startswith(TEMPORARY)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """What a chat has of its own; what is not named follows the settings and the model.
+
+    `preset` is the id of the preset that was chosen last. `options` is for whatever else a chat may decide.
+    """
+
+    system: str = ""
+    preset: str | None = None
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A system text and sampling values under a name."""
+
+    id: str
+    name: str
+    system: str = ""
+    sampling: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

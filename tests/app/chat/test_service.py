@@ -337,7 +337,7 @@ def test_turns_left_out_are_said_before_the_reply(tmp_path: Path) -> None:
             assert "turn 0 " not in engine.prompts[-1]
             stored = service.get_chat(chat.id)
             assert stored is not None
-            assert len(stored.messages) == 15  # nothing is lost from the chat itself
+            assert len(stored.messages) == 14  # nothing is lost from the chat itself
 
     run(test)
 

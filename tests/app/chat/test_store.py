@@ -1,21 +1,16 @@
-"""Chats on disk survive whatever happens around them."""
+"""Turns are only ever added: a tree of them, of which one branch is shown."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sqlite3
-import subprocess
-import sys
-import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from octavo.app.chat import store as store_module
 from octavo.app.chat.store import ChatStore, StoreError
-from octavo.app.chat.types import ReplyStats
+from octavo.app.chat.types import Attachment, ChatSettings, ReplyStats
 
 STATS = ReplyStats(10.0, 0.5, 100, 64, 7, "stop", "<|im_end|>", 2)
 
@@ -45,19 +40,13 @@ def test_turns_come_back_in_order_after_reopening(store: ChatStore, file: Path) 
     store.close()
     again = ChatStore(file).get_chat(chat.id)
     assert again is not None
-    assert [m.role for m in again.messages] == ["system", "user", "assistant"]
-    assert again.messages[1].content == "héllo 山 🎉\n\ttabs"
-    last = again.messages[2]
+    assert [m.role for m in again.messages] == ["user", "assistant"]
+    assert again.system == "Be brief."
+    assert again.messages[0].content == "héllo 山 🎉\n\ttabs"
+    last = again.messages[1]
     assert (last.content, last.reasoning, last.status, last.model) == ("Hi", "thoughts", "complete", "m")
     assert last.token_ids == (1, 2, 70000)
     assert last.stats == STATS
-
-
-@pytest.mark.skipif(os.name != "posix", reason="permissions are other things on Windows")
-def test_only_the_user_can_read_the_chats(store: ChatStore, file: Path) -> None:
-    store.create_chat()
-    for path in file.parent.glob("chats.sqlite3*"):
-        assert path.stat().st_mode & 0o077 == 0
 
 
 def test_a_finished_reply_cannot_be_changed(store: ChatStore) -> None:
@@ -91,29 +80,6 @@ def test_replies_left_open_are_closed_as_stopped(store: ChatStore, file: Path) -
     assert (stored.status, stored.content) == ("stopped", "half a sen")
 
 
-def test_what_was_saved_outlives_a_killed_process(file: Path) -> None:
-    script = textwrap.dedent("""
-        import sys, time
-        from pathlib import Path
-        from octavo.app.chat.store import ChatStore
-        store = ChatStore(Path(sys.argv[1]))
-        chat = store.create_chat()
-        turn = store.add_message(chat.id, "user", "hello")
-        reply = store.add_message(chat.id, "assistant", "", parent_id=turn.id, status="streaming")
-        store.save_partial(reply.id, "the first half", "")
-        print(chat.id, flush=True)
-        time.sleep(60)
-    """)
-    process = subprocess.Popen([sys.executable, "-c", script, str(file)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    chat_id = process.stdout.readline().strip()
-    process.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
-    process.wait()
-    chat = ChatStore(file).get_chat(chat_id)
-    assert chat is not None
-    assert [m.content for m in chat.messages] == ["hello", "the first half"]
-
-
 def test_regenerating_keeps_the_earlier_reply_beside_the_new_one(store: ChatStore) -> None:
     chat_id, first = with_reply(store)
     store.finish_reply(first, "complete", "first")
@@ -138,7 +104,7 @@ def test_ids_of_a_prompt_come_back_though_shared_ones_are_stored_once(store: Cha
     assert store.sequence(first) == tuple(range(110))
     assert store.sequence(second.id) == (*prompt, 7, 8)
     assert store.sequence("unknown") == ()
-    rows = store._db.execute("SELECT length(prompt_ids) FROM messages WHERE id = ?", (second.id,)).fetchone()
+    rows = store._file._db.execute("SELECT length(prompt_ids) FROM messages WHERE id = ?", (second.id,)).fetchone()
     assert rows[0] == 2 * 4
 
 
@@ -147,21 +113,23 @@ def test_chats_are_listed_by_last_use(store: ChatStore) -> None:
     assert [c.id for c in store.list_chats()] == [second.id, first.id]
     store.add_message(first.id, "user", "x")
     assert [c.id for c in store.list_chats()] == [first.id, second.id]
-    assert store.rename_chat(first.id, "New name")
+    assert store.update_chat(first.id, title="New name")
     assert [c.title for c in store.list_chats()] == ["New name", ""]
     assert store.delete_chat(first.id)
     assert store.get_chat(first.id) is None
     assert not store.delete_chat(first.id)
-    assert not store.rename_chat("unknown", "x")
+    assert not store.update_chat("unknown", title="x")
 
 
-def test_a_deleted_chat_takes_no_more_turns_and_leaves_no_rows(store: ChatStore) -> None:
+def test_a_deleted_chat_takes_no_more_turns_and_leaves_no_rows_once_erased(store: ChatStore) -> None:
     chat_id, reply = with_reply(store)
     store.delete_chat(chat_id)
     with pytest.raises(StoreError, match="deleted"):
         store.add_message(chat_id, "user", "x")
+    assert store.purge_deleted() == 1
     assert store.finish_reply(reply, "complete", "late") is None
-    assert store._db.execute("SELECT count(*) FROM messages").fetchone()[0] == 0
+    for table in ("messages", "turn_words"):
+        assert store._file._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] == 0
 
 
 def test_a_turn_cannot_follow_a_message_of_another_chat(store: ChatStore) -> None:
@@ -190,67 +158,133 @@ def test_many_threads_write_without_losing_a_turn(store: ChatStore) -> None:
         assert [m.content for m in chat.messages] == [str(number) for number in range(25)]
 
 
-def test_a_migration_keeps_a_copy_of_the_old_file(
-    store: ChatStore, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chat_id, _ = with_reply(store)
-    store.close()
-
-    def add_pins(db: sqlite3.Connection) -> None:
-        db.execute("ALTER TABLE chats ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0")
-
-    monkeypatch.setattr(store_module, "MIGRATIONS", (*store_module.MIGRATIONS, add_pins))
-    newer = ChatStore(file)
-    assert newer.get_chat(chat_id) is not None
-    assert newer._db.execute("SELECT pinned FROM chats").fetchone()[0] == 0
-    newer.close()
-    monkeypatch.undo()
-    backup = file.with_name("chats.schema1.bak.sqlite3")
-    old = ChatStore(backup)
-    assert old.get_chat(chat_id) is not None
-    with pytest.raises(StoreError, match="newer Octavo"):
-        ChatStore(file)
-
-
-def test_a_failing_migration_changes_nothing(store: ChatStore, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chat_id, _ = with_reply(store)
-    store.close()
-
-    def fail(db: sqlite3.Connection) -> None:
-        db.execute("DELETE FROM messages")
-        raise sqlite3.OperationalError("no such column")
-
-    monkeypatch.setattr(store_module, "MIGRATIONS", (*store_module.MIGRATIONS, fail))
-    with pytest.raises(StoreError):
-        ChatStore(file)
-    monkeypatch.undo()
-    chat = ChatStore(file).get_chat(chat_id)
-    assert chat is not None
-    assert len(chat.messages) == 2
-
-
-def test_a_damaged_file_is_named_and_left_alone(file: Path) -> None:
-    file.write_bytes(b"this is not a database, but somebody may still need it" * 100)
-    before = file.read_bytes()
-    with pytest.raises(StoreError, match=r"chats\.sqlite3 is damaged"):
-        ChatStore(file)
-    assert file.read_bytes() == before
-
-
-def test_a_full_disk_is_said_in_one_sentence(store: ChatStore) -> None:
-    chat = store.create_chat()
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreError, match="full"):
-        store.add_message(chat.id, "user", "x" * 100_000)
-    store._db.execute("PRAGMA max_page_count = 100000")
-    store.add_message(chat.id, "user", "fits again")
-
-
 def test_unknown_fields_of_a_newer_version_are_tolerated(store: ChatStore) -> None:
     _, reply = with_reply(store)
     store.finish_reply(reply, "complete", "x", stats=STATS)
-    store._db.execute("UPDATE messages SET stats = json_set(stats, '$.energy_j', 3) WHERE id = ?", (reply,))
+    store._file._db.execute("UPDATE messages SET stats = json_set(stats, '$.energy_j', 3) WHERE id = ?", (reply,))
     stored = store.get_message(reply)
     assert stored is not None
     assert stored.stats == STATS
+
+
+def test_a_deleted_chat_comes_back_whole(store: ChatStore) -> None:
+    chat_id, reply = with_reply(store)
+    store.finish_reply(reply, "complete", "an answer")
+    assert store.delete_chat(chat_id)
+    assert store.list_chats() == []
+    assert store.search("answer") == []
+    assert store.purge_deleted(older_than_s=60) == 0
+    assert store.restore_chat(chat_id)
+    assert not store.restore_chat(chat_id)
+    chat = store.get_chat(chat_id)
+    assert chat is not None
+    assert [m.content for m in chat.messages] == ["hello", "an answer"]
+    assert [hit.chat_id for hit in store.search("answer")] == [chat_id]
+
+
+def shown(store: ChatStore, chat_id: str) -> list[str]:
+    chat = store.get_chat(chat_id)
+    assert chat is not None
+    return [f"{m.content} {m.version}/{m.versions}" for m in chat.messages]
+
+
+def test_turning_to_another_version_and_back_shows_what_followed_it(store: ChatStore) -> None:
+    chat = store.create_chat()
+    first = store.add_message(chat.id, "user", "first")
+    store.add_message(chat.id, "assistant", "to first")
+    follow = store.add_message(chat.id, "user", "more")
+    store.add_message(chat.id, "assistant", "to more")
+    store.add_message(chat.id, "assistant", "to more, again", parent_id=follow.id)
+    edited = store.add_message(chat.id, "user", "first, edited", beside_id=first.id)
+    store.add_message(chat.id, "assistant", "to edited")
+    assert shown(store, chat.id) == ["first, edited 2/2", "to edited 1/1"]
+    store.show(chat.id, first.id)
+    assert shown(store, chat.id) == ["first 1/2", "to first 1/1", "more 1/1", "to more, again 2/2"]
+    store.show(chat.id, edited.id)
+    assert shown(store, chat.id) == ["first, edited 2/2", "to edited 1/1"]
+    assert store.versions(first.id) == [first.id, edited.id]
+
+
+def test_any_walk_through_the_versions_loses_no_turn(store: ChatStore) -> None:
+    chat = store.create_chat()
+    random = Random(7)
+    known: dict[str, str] = {}
+    for number in range(200):
+        parent = random.choice([None, *known])
+        if random.random() < 0.5 or parent is None:
+            message = store.add_message(chat.id, "user", str(number))
+        elif random.random() < 0.5:
+            message = store.add_message(chat.id, "user", str(number), beside_id=parent)
+        else:
+            message = store.add_message(chat.id, "user", str(number), parent_id=parent)
+        known[message.id] = message.content
+        target = random.choice(list(known))
+        store.show(chat.id, target)
+        branch = store.get_chat(chat.id)
+        assert branch is not None
+        ids = [m.id for m in branch.messages]
+        assert target in ids
+        above = store.branch(target)
+        assert tuple(ids[: len(above)]) == tuple(m.id for m in above)
+    for message_id, content in known.items():
+        stored = store.get_message(message_id)
+        assert stored is not None
+        assert stored.content == content
+
+
+def test_a_continued_reply_only_grows(store: ChatStore) -> None:
+    _, reply = with_reply(store)
+    store.finish_reply(reply, "stopped", "one two")
+    opened = store.reopen_reply(reply)
+    assert (opened.status, opened.content) == ("streaming", "one two")
+    with pytest.raises(StoreError):
+        store.reopen_reply(reply)
+    assert not store.save_partial(reply, "one", "")
+    assert store.save_partial(reply, "one two three", "")
+    store.finish_reply(reply, "complete", "one two three four")
+    stored = store.get_message(reply)
+    assert stored is not None
+    assert stored.content == "one two three four"
+    with pytest.raises(StoreError):
+        store.reopen_reply(opened.parent_id or "")
+
+
+def test_a_chat_keeps_what_was_said_about_it(store: ChatStore) -> None:
+    chat = store.create_chat("Be brief.")
+    settings = ChatSettings("Be kind.", "p1", {"temperature": 0.2}, {"overflow": "stop"})
+    assert store.set_chat_settings(chat.id, settings)
+    assert store.get_chat_settings(chat.id) == settings
+    assert store.update_chat(chat.id, pinned=True, folder="Work", tags=["b", "a", "b"], model="m")
+    summary = store.summary(chat.id)
+    assert summary is not None
+    assert (summary.pinned, summary.folder, summary.tags, summary.model) == (True, "Work", ("b", "a"), "m")
+    assert store.get_chat_settings("unknown") is None
+    assert not store.set_chat_settings("unknown", settings)
+    assert not store.update_chat("unknown", pinned=True)
+
+
+def test_attachments_come_back_with_their_turn(store: ChatStore) -> None:
+    chat = store.create_chat()
+    file = Attachment("notes.txt", "text/plain", 3, "first line\nsecond")
+    store.add_message(chat.id, "user", "read this", attachments=[file])
+    read = store.get_chat(chat.id)
+    assert read is not None
+    assert read.messages[0].attachments == (file,)
+
+
+def test_presets_have_names_of_their_own(store: ChatStore) -> None:
+    first = store.presets.create("Poet", "You rhyme.", {"temperature": 1.1})
+    second = store.presets.create("critic")
+    assert [preset.name for preset in store.presets.list()] == ["critic", "Poet"]
+    assert store.presets.get(first.id) == first
+    with pytest.raises(StoreError, match="already"):
+        store.presets.create("Poet")
+    with pytest.raises(StoreError, match="already"):
+        store.presets.update(replace(second, name="Poet"))
+    assert store.presets.update(replace(second, name="Critic", sampling={"top_k": 5}))
+    assert store.presets.get(second.id) == replace(second, name="Critic", sampling={"top_k": 5})
+    assert store.presets.delete(first.id)
+    assert not store.presets.delete(first.id)
+    assert not store.presets.update(first)
+    with pytest.raises(StoreError, match="needs a name"):
+        store.presets.create("  ")

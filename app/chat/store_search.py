@@ -1,0 +1,119 @@
+"""Finding chats by what is written in them, in any script.
+
+SQLite's full-text index splits at blanks, which Chinese, Japanese, Korean and Thai do not write between words, and its
+trigram form finds nothing shorter than three characters. So each run of such characters is indexed as its overlapping
+pairs: two neighbouring characters are one word to the index, and longer words are phrases of pairs.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+NEWEST_TURNS = 5000  # of the turns in which a word is found, so many are looked at, the newest first
+MOST_HITS = 200
+BEFORE, AFTER = 30, 90  # characters of a snippet around what was found
+
+# Han with its extensions, kana, hangul, bopomofo, Thai, Lao, Myanmar, Khmer: scripts without blanks between words.
+_UNSPACED = "々〆〇㐀-䶿一-鿿豈-﫿\U00020000-\U0003ffffぁ-ゟ゠-ヿㇰ-ㇿᄀ-ᇿ가-힯ㄅ-ㄯก-๛ກ-ໟက-႟ក-៿"
+_PIECES = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}\\W]+")
+_RUN = re.compile(f"[{_UNSPACED}]")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A chat that was found. `message_id` is its newest turn with the words, None where the title has them."""
+
+    chat_id: str
+    message_id: str | None = None
+    snippet: str = ""
+
+
+def create_index(db: sqlite3.Connection) -> None:
+    db.execute("CREATE VIRTUAL TABLE turn_words USING fts5(words, tokenize = 'unicode61 remove_diacritics 2')")
+
+
+def index_message(db: sqlite3.Connection, seq: int, content: str) -> None:
+    """Make the text of message number `seq` findable; what it had before is forgotten."""
+    db.execute("DELETE FROM turn_words WHERE rowid = ?", (seq,))
+    words = " ".join(_words(content))
+    if words:
+        db.execute("INSERT INTO turn_words (rowid, words) VALUES (?, ?)", (seq, words))
+
+
+def forget_chat(db: sqlite3.Connection, chat_id: str) -> None:
+    db.execute("DELETE FROM turn_words WHERE rowid IN (SELECT seq FROM messages WHERE chat_id = ?)", (chat_id,))
+
+
+def search(db: sqlite3.Connection, wanted: str) -> list[SearchHit]:
+    """Chats whose title, folder or tags contain all words of `wanted`, or that have a turn which does.
+
+    The last used comes first. A word matches the beginning of a word (in a title any part of it).
+    """
+    terms = folded(wanted).split()
+    if not terms:
+        return []
+    found: dict[str, tuple[float, SearchHit]] = {}
+    for row in db.execute("SELECT id, title, folder, tags, updated_s FROM chats WHERE deleted_s IS NULL"):
+        named = folded(f"{row['title']}\n{row['folder']}\n{row['tags']}")
+        if all(term in named for term in terms):
+            found[row["id"]] = (row["updated_s"], SearchHit(row["id"]))
+    query = match_expression(wanted)
+    if query is not None:
+        rows = db.execute(
+            "SELECT max(m.seq), m.id, m.chat_id, m.content, c.updated_s FROM"
+            " (SELECT rowid FROM turn_words WHERE turn_words MATCH ? ORDER BY rowid DESC LIMIT ?) f"
+            " JOIN messages m ON m.seq = f.rowid JOIN chats c ON c.id = m.chat_id"
+            " WHERE c.deleted_s IS NULL GROUP BY m.chat_id ORDER BY c.updated_s DESC LIMIT ?",
+            (query, NEWEST_TURNS, MOST_HITS),
+        )
+        for row in rows:
+            hit = SearchHit(row["chat_id"], row["id"], snippet(row["content"], terms))
+            found[row["chat_id"]] = (row["updated_s"], hit)
+    return [hit for _, hit in sorted(found.values(), key=lambda pair: -pair[0])][:MOST_HITS]
+
+
+def match_expression(wanted: str) -> str | None:
+    """`wanted` in the index's language; None if nothing in it can be looked for."""
+    parts = []
+    for piece in _PIECES.findall(folded(wanted)):
+        if not _RUN.match(piece):
+            parts.append(f'"{piece}"*')
+        elif len(piece) == 1:
+            parts.append(f'"{piece}"*')  # the beginning of a pair
+        else:
+            parts.append('"' + " ".join(_pairs(piece)) + '"')
+    return " AND ".join(parts) or None
+
+
+def snippet(content: str, terms: Iterable[str]) -> str:
+    """The piece of `content` around the first of `terms` on one line."""
+    text = " ".join(content.split())
+    lowered = text.lower()
+    places = [place for term in terms if (place := lowered.find(term)) >= 0]
+    start = max(0, min(places, default=0) - BEFORE)
+    end = min(len(text), min(places, default=0) + AFTER)
+    if start > 0 and (blank := text.find(" ", start, start + BEFORE // 2)) >= 0:
+        start = blank + 1
+    return ("…" if start > 0 else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def folded(text: str) -> str:
+    """Without differences of case and width."""
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def _words(text: str) -> Iterable[str]:
+    for piece in _PIECES.findall(folded(text)):
+        if _RUN.match(piece):
+            yield from _pairs(piece)
+            yield piece[-1]
+        else:
+            yield piece
+
+
+def _pairs(run: str) -> list[str]:
+    return [run[at : at + 2] for at in range(len(run) - 1)]
