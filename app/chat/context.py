@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from octavo.app.chat.types import Message
+from octavo.app.chat.types import Message, Remark
 from octavo.engine.errors import ContextOverflowError
 
 if TYPE_CHECKING:
@@ -33,30 +33,48 @@ class Prompt:
 
     ids: tuple[int, ...]
     left_out_turns: int = 0
-    notice: str | None = None
+    remarks: tuple[Remark, ...] = ()
     base_id: str | None = None
     reasoning: ReasoningFormat | None = None
     reasoning_open: bool = False
 
 
-def build_prompt(engine: Engine, turns: Sequence[Message], *, sequence: Sequencer, max_tokens: int | None) -> Prompt:
+def build_prompt(
+    engine: Engine,
+    turns: Sequence[Message],
+    *,
+    sequence: Sequencer,
+    max_tokens: int | None,
+    continue_final: bool = False,
+) -> Prompt:
     """The prompt for a reply to `turns` (system texts, then user and assistant in turn, the newest a user's).
+
+    `continue_final`: the newest is a reply, to be gone on with exactly after its text.
 
     Raises ContextOverflowError if the newest turn alone is too long, RequestError if the template refuses the chat.
     """
     template = engine.template
     replies = [turn.id for turn in turns if turn.role == "assistant"][: -KNOWN_REPLIES - 1 : -1]
     known = {reply: ids for reply in replies if (ids := sequence(reply))}
-    fitted = fit(template, turns, window=engine.context_length, max_tokens=max_tokens, known=list(known.values()))
-    notices = []
+    window = engine.context_length
+    fitted = fit(
+        template,
+        turns,
+        window=window,
+        max_tokens=max_tokens,
+        known=list(known.values()),
+        continue_final=continue_final,
+    )
+    remarks = []
     if fitted.left_out_turns:
-        notices.append(left_out_notice(fitted.left_out_turns, engine.context_length))
+        count = fitted.left_out_turns
+        remarks.append(Remark(left_out_notice(count, window), "left_out", {"n": count, "window": window}))
     if not replies:  # said once a chat
-        notices += fitted.rendered.notices
+        remarks += [Remark(text) for text in fitted.rendered.notices]
     return Prompt(
         ids=fitted.rendered.ids,
         left_out_turns=fitted.left_out_turns,
-        notice=" ".join(notices) or None,
+        remarks=tuple(remarks),
         base_id=next(iter(known), None),
         reasoning=template.reasoning,
         reasoning_open=fitted.rendered.reasoning_open,
@@ -78,15 +96,16 @@ def fit(
     window: int,
     max_tokens: int | None = None,
     known: Iterable[Sequence[int]] = (),
+    continue_final: bool = False,
 ) -> Fitted:
     """Render `turns`, leaving out the oldest by the rule above where they do not fit `window` tokens."""
-    system, groups = _groups(turns)
+    system, groups = _groups(turns, keep_last=continue_final)
     known = list(known)
     room = max(1, min(max_tokens or window, window // REPLY_SHARE))
 
     def render(left_out: int) -> RenderedPrompt:
         kept = [*system, *(message for group in groups[left_out:] for message in group)]
-        return template.render([_plain(message) for message in kept], known=known)
+        return template.render([_plain(message) for message in kept], known=known, continue_final=continue_final)
 
     rendered = render(0)
     over = len(rendered.ids) - (window - room)
@@ -114,12 +133,12 @@ def left_out_notice(turns: int, window: int) -> str:
     )
 
 
-def _groups(turns: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
-    """The system texts, and turns: each a user's message with what follows it."""
+def _groups(turns: Sequence[Message], *, keep_last: bool) -> tuple[list[Message], list[list[Message]]]:
+    """The system texts, and turns: each a user's message with what follows it. `keep_last`: even without a text."""
     system: list[Message] = []
     groups: list[list[Message]] = []
     for message in turns:
-        if message.role == "assistant" and not message.content:
+        if message.role == "assistant" and not message.content and not (keep_last and message is turns[-1]):
             continue  # failed or stopped before its first word
         if message.role == "system":
             system.append(message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from octavo.app.chat.errors import ChatError
 from octavo.app.chat.patience import patiently
 from octavo.app.chat.store import ChatStore, StoreError
-from octavo.app.chat.types import Append, Ended, LiveEvent, Message, MessageStatus, Notice, Progress, ReplyStats
+from octavo.app.chat.types import Append, Ended, LiveEvent, Message, MessageStatus, Notice, Progress, Remark, ReplyStats
 from octavo.app.host import ModelHost
 from octavo.engine.errors import OctavoError, QueueFullError
 from octavo.engine.request import Delta, Finished, PrefillProgress, SamplingParams, Started
@@ -132,8 +132,8 @@ class Reply:
         engine = await self._engine()
         prompt, params = await asyncio.to_thread(self._prepare, engine)
         self._left_out_turns = prompt.left_out_turns
-        if prompt.notice is not None:
-            self._notice(prompt.notice)
+        for remark in prompt.remarks:
+            self._notice(remark)
         await self._keep_prompt(prompt)
         self._handle = await self._submit(engine, prompt, params)
         place = asyncio.create_task(self._watch_place(engine))
@@ -224,8 +224,8 @@ class Reply:
             self._progress = progress
             self._publish(progress)
 
-    def _notice(self, text: str) -> None:
-        notice = Notice(self._message.id, text)
+    def _notice(self, remark: Remark) -> None:
+        notice = Notice(self._message.id, remark)
         self._notices.append(notice)
         self._publish(notice)
 

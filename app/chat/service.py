@@ -28,6 +28,7 @@ from octavo.app.chat.types import (
     LiveEvent,
     Message,
     Notice,
+    Remark,
     Snapshot,
     UserTurn,
 )
@@ -267,7 +268,7 @@ class ChatService:
         finally:
             self._replies.pop(chat_id, None)
         if error is not None and not isinstance(error, StoreBusyError):  # a busy file is nothing to trouble anyone with
-            self._hub(chat_id).publish(Notice(message.id, f"This reply is not saved yet. {error}"))
+            self._hub(chat_id).publish(Notice(message.id, Remark(f"This reply is not saved yet. {error}", "unsaved")))
         self._publish_changed(chat_id)
         for idle in [idle for idle, hub in self._hubs.items() if not len(hub) and idle not in self._replies]:
             del self._hubs[idle]

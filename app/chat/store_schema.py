@@ -83,14 +83,12 @@ def _take_up(db: sqlite3.Connection, chat_id: str, head_id: str | None, settings
             "UPDATE messages SET parent_id = ?, active_child_id = ? WHERE id = ?", (parent, active.get(child), child)
         )
     db.execute("DELETE FROM messages WHERE chat_id = ? AND role = 'system'", (chat_id,))
-    models = [row["model"] for row in rows if row["model"]]
     db.execute(
-        "UPDATE chats SET active_root_id = ?, system = ?, settings = ?, model = ? WHERE id = ?",
+        "UPDATE chats SET active_root_id = ?, system = ?, settings = ? WHERE id = ?",
         (
             active.get(None),
             "\n\n".join(row["content"] for row in systems),
             json.dumps(settings),
-            models[-1] if models else None,
             chat_id,
         ),
     )

@@ -158,11 +158,24 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """Something to say to the user: in English, and where there is a `code`, in the page's words `said.<code>`."""
+
+    text: str
+    code: str = ""
+    values: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something the user should know about the reply, such as turns left out."""
 
     message_id: str
-    text: str
+    remark: Remark
+
+    @property
+    def text(self) -> str:
+        return self.remark.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def test_chats_of_the_first_schema_are_taken_over(file: Path, monkeypatch: pytes
     store = ChatStore(file)
     chat = store.get_chat("c")
     assert chat is not None
-    assert (chat.title, chat.system, chat.model) == ("Lighthouse", "Be brief.", "m")
+    assert (chat.title, chat.system) == ("Lighthouse", "Be brief.")
     assert [(m.content, m.version, m.versions) for m in chat.messages] == [("a story", 1, 1), ("The keeper", 1, 2)]
     assert store.get_chat_settings("c") == ChatSettings("Be brief.", sampling={"temperature": 0.5})
     store.show("c", "a2")
