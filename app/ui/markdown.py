@@ -1,6 +1,7 @@
 """The Markdown that replies are written in: CommonMark, tables, strikethrough, formulas; no HTML, no pictures.
 
-Raw HTML is shown as text. Formulas are `\\(...\\)`, `\\[...\\]` and `$$...$$`; a single dollar sign is a dollar sign.
+Raw HTML is shown as text. Formulas are `\\(...\\)`, `\\[...\\]`, `$$...$$`, `\\begin{align}` and its like; a single
+dollar sign is a dollar sign, unless two of them enclose what can only be a formula (`inline` knows the rule).
 Every rule decides a block by its own lines alone: link reference definitions, which reach back, are plain text.
 """
 
@@ -17,10 +18,10 @@ from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
-from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
 from octavo.app.ui.highlight import coloured
+from octavo.app.ui.inline import MATH_MARKS, add_inline_rules
 from octavo.app.ui.mathml import ATTRIBUTES as MATH_ATTRIBUTES
 from octavo.app.ui.mathml import ELEMENTS as MATH_ELEMENTS
 from octavo.app.ui.mathml import mathml
@@ -28,7 +29,9 @@ from octavo.app.ui.mathml import mathml
 LINK_SCHEMES = ("http", "https", "mailto")
 DIRECTED = ("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "blockquote_open", "table_open")
 
-_MATH_MARKS = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
+_ENVIRONMENT = re.compile(
+    r"\\begin\{((?:equation|align|alignat|aligned|gather|gathered|multline|eqnarray|split|cases|[pbvBV]?matrix)\*?)\}"
+)
 _BARE_URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}*_~]", re.ASCII | re.IGNORECASE)
 _TASK = re.compile(r"\[([ xX])\] ")
 
@@ -41,7 +44,7 @@ def make_parser() -> MarkdownIt:
     parser.block.ruler.before(
         "fence", "math_block", _math_block, {"alt": ["paragraph", "reference", "blockquote", "list"]}
     )
-    parser.inline.ruler.before("escape", "math_inline", _math_inline)
+    add_inline_rules(parser)
     parser.core.ruler.push("bare_links", _bare_links)
     parser.core.ruler.push("task_boxes", _task_boxes)
     parser.core.ruler.push("directions", _directions)
@@ -60,7 +63,7 @@ def is_safe_link(url: str) -> bool:
 _CLEANER = nh3.Cleaner(
     tags={
         *("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br", "a", "div", "span"),
-        *("strong", "em", "s", "code", "pre", "table", "thead", "tbody", "tr", "th", "td"),
+        *("strong", "em", "s", "sub", "sup", "kbd", "code", "pre", "table", "thead", "tbody", "tr", "th", "td"),
         *MATH_ELEMENTS,
     },
     attributes={
@@ -105,11 +108,14 @@ class Renderer(RendererHTML):
 
     def math_inline(self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]) -> str:
         token = tokens[idx]
-        display = token.markup != "\\("
+        display = token.markup in ("\\[", "$$")
         formula = mathml(token.content, display=display)
         if formula is None:
             return f'<span class="math-source">{escape(token.info)}</span>'
         return f'<span class="math {"display" if display else "inline"}">{formula}</span>'
+
+    def math_source(self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]) -> str:
+        return f'<span class="math-source">{escape(tokens[idx].content)}</span>'
 
     def math_block(self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]) -> str:
         formula = mathml(tokens[idx].content, display=True) if tokens[idx].meta["closed"] else None
@@ -130,23 +136,24 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     if state.is_code_block(start):
         return False
     begin = state.bMarks[start] + state.tShift[start]
-    mark = state.src[begin : begin + 2]
-    if mark not in ("\\[", "$$") or state.src[begin + 2 : begin + 3] == "$":
+    environment = _ENVIRONMENT.match(state.src, begin, state.eMarks[start])
+    mark = environment.group() if environment else state.src[begin : begin + 2]
+    if environment is None and (mark not in ("\\[", "$$") or state.src[begin + 2 : begin + 3] == "$"):
         return False
     if silent:
-        return True
-    closing = _MATH_MARKS[mark]
+        return not (mark == "$$" and _closes_formula(state, start))
+    closing = f"\\end{{{environment.group(1)}}}" if environment else MATH_MARKS[mark]
     rest = ""
     closed = False
     line = start
     while line < end and not state.isEmpty(line):
         if line > start and state.sCount[line] < state.blkIndent:
             break
-        at = state.bMarks[line] + state.tShift[line] + (2 if line == start else 0)
+        at = state.bMarks[line] + state.tShift[line] + (len(mark) if line == start else 0)
         found = state.src.find(closing, at, state.eMarks[line])
         line += 1
         if found >= 0:
-            closed, rest = True, state.src[found + 2 : state.eMarks[line - 1]].strip()
+            closed, rest = True, state.src[found + len(closing) : state.eMarks[line - 1]].strip()
             break
     source = state.getLines(start, line, state.blkIndent, False).strip()
     state.line = line
@@ -159,26 +166,16 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return True
     token = state.push("math_block", "", 0)
     token.block, token.map = True, [start, line]
-    token.content = source[2:-2] if closed else source
+    token.content = source[2:-2] if closed and not environment else source
     token.info, token.markup = source, mark
     token.meta = {"closed": closed}
     return True
 
 
-def _math_inline(state: StateInline, silent: bool) -> bool:
-    mark = state.src[state.pos : state.pos + 2]
-    if mark not in _MATH_MARKS:
-        return False
-    found = state.src.find(_MATH_MARKS[mark], state.pos + 2, state.posMax)
-    content = state.src[state.pos + 2 : found]
-    if found < 0 or not content.strip() or (mark == "$$" and content.startswith("$")):
-        return False
-    if not silent:
-        token = state.push("math_inline", "", 0)
-        token.markup, token.content = mark, content
-        token.info = state.src[state.pos : found + 2]
-    state.pos = found + 2
-    return True
+def _closes_formula(state: StateBlock, line: int) -> bool:
+    """Whether the paragraph above has opened a $$ that this line's closes."""
+    above = state.getLines(state.line, line, state.blkIndent, False)
+    return above.count("$$") % 2 == 1
 
 
 def _bare_links(state: StateCore) -> None:

@@ -17,14 +17,11 @@ from octavo.app.ui.markdown import clean, make_parser
 # A line that so far consists of marks alone may become anything: shown at the next piece of text.
 _UNDECIDED_LINE = re.compile(r"(?:^|(?<=\n))[ \t]*(?:[-+*_=#>~`|: \t]+|\d{1,9}[.)]?[ \t]*|\\|\$\$?|\\\[)\Z")
 _TABLE_HEAD = re.compile(r"(?:^|(?<=\n))[ \t]*\|[^\n]*\n?\Z")
-_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
-_OPEN_TICKS = re.compile(r"(?<!`)(`{1,2})(?!`)")
 
 
-def render(text: str) -> tuple[str, ...]:
-    """All blocks of a finished text."""
-    text = _normalized(text)
-    return tuple(_html(group) for group in _groups(_parser().parse(text)))
+def render(text: str, *, cut: bool = False) -> tuple[str, ...]:
+    """All blocks of a finished text. `cut`: it was stopped, so what its end left open is closed."""
+    return tuple(_rendered(_normalized(text), "stopped" if cut else None))
 
 
 class BlockRenderer:
@@ -64,14 +61,14 @@ class BlockRenderer:
         self._tail += _normalized(text[:-1] if self._carriage_return else text)
         self._open = None
 
-    def finish(self) -> None:
-        """No more text: every block becomes final."""
+    def finish(self, *, cut: bool = False) -> None:
+        """No more text: every block becomes final. `cut`: it was stopped."""
         if self._finished:
             return
         if self._carriage_return:
             self._tail += "\n"
         self._advance()
-        self._blocks.extend(_html(group) for group in _groups(_parser().parse(self._tail)))
+        self._blocks.extend(_rendered(self._tail, "stopped" if cut else None))
         self._tail, self._open, self._finished = "", "", True
 
     def _advance(self) -> None:
@@ -86,35 +83,21 @@ class BlockRenderer:
             return
         boundary = _offset_of_line(self._tail, starts[-1])
         finished, self._tail = self._tail[:boundary], self._tail[boundary:]
-        self._blocks.extend(_html(group) for group in _groups(_parser().parse(finished)))
+        self._blocks.extend(_rendered(finished))
         self._parsed_lines -= starts[-1]
 
 
 def _preview(tail: str) -> str:
     """The unfinished end without the flicker of half-written marks."""
     shown = tail[: undecided.start()] if (undecided := _UNDECIDED_LINE.search(tail)) else tail
-    groups = _groups(_parser().parse(shown))
+    groups = _groups(_outline().parse(shown))
     if groups and groups[-1][0].type == "paragraph_open" and (head := _TABLE_HEAD.search(shown)):
         shown = shown[: head.start()]  # the next line makes it a table
-        groups = _groups(_parser().parse(shown))
-    if groups and any(token.type == "inline" for token in groups[-1]) and groups[-1][-1].type != "table_close":
-        closed = _close_marks(shown)
-        if closed != shown:
-            groups = _groups(_parser().parse(closed))
-    return "".join(_html(group) for group in groups)
+    return "".join(_rendered(shown, "growing"))
 
 
-def _close_marks(text: str) -> str:
-    """The last paragraph's open code span or bold text, closed for the time being."""
-    start = text.rfind("\n\n") + 1
-    last = _CODE_SPAN.sub("", text[start:])
-    ticks = _OPEN_TICKS.search(last)
-    if ticks:
-        return text.rstrip("`") if last.endswith(ticks.group()) else text + ticks.group()
-    if last.count("**") % 2:
-        bare = text.rstrip()
-        return bare[:-2] if bare.endswith("**") else bare + "**"
-    return text
+def _rendered(text: str, cut: str | None = None) -> list[str]:
+    return [_html(group) for group in _groups(_parser().parse(text, {"cut": cut}))]
 
 
 def _normalized(text: str) -> str:

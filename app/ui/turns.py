@@ -133,8 +133,10 @@ class Turn:
 
     def _settle(self) -> None:
         if self._drawn and not self.live:
-            self._answer.finish()
-            self._thought.finish()
+            stats = self.message.stats
+            cut = self.message.status != "complete" or (stats is not None and stats.reason == "length")
+            self._answer.finish(cut=cut)
+            self._thought.finish(cut=cut)
 
 
 def _figures(stats: ReplyStats | None) -> dict[str, Any] | None:
