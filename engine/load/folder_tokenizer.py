@@ -48,11 +48,31 @@ def load_folder_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
                     f"The tokenizer of {folder.name} needs code from its folder, which is never run.",
                     remedy="Use a version of the model that transformers knows itself.",
                 ) from error
+            _blame_config(readable, folder)
             raise CheckpointError(
                 f"The tokenizer of {folder.name} cannot be read ({first_line}).",
                 file=str(folder),
                 remedy="Fetch its tokenizer files again.",
             ) from error
+
+
+def _blame_config(readable: Path, folder: Path) -> None:
+    """Raises CheckpointError if it is config.json, read to choose the tokenizer's class, that transformers refuses."""
+    from transformers import AutoConfig
+
+    if not (readable / "config.json").is_file():
+        return
+    try:
+        AutoConfig.from_pretrained(str(readable), trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        if "model_type" in first_line:  # a family transformers does not know: then the tokenizer had to say its class
+            return
+        raise CheckpointError(
+            f"The config.json of {folder.name} is not one that transformers accepts ({first_line}).",
+            file=str(folder / "config.json"),
+            remedy="Correct it, or fetch it again.",
+        ) from error
 
 
 @contextmanager

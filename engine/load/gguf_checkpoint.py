@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
 from octavo.engine.load.files import read_into
 from octavo.engine.load.gguf_config import build_config, build_generation_config
 from octavo.engine.load.gguf_decode import CHUNK_ELEMENTS, DECODERS, decode_blocks
-from octavo.engine.load.gguf_file import GGUFTensor
+from octavo.engine.load.gguf_file import GGUFFile, GGUFTensor
 from octavo.engine.load.gguf_metadata import Metadata
 from octavo.engine.load.gguf_names import Source, family_of, translate
 from octavo.engine.load.gguf_split import read_parts
@@ -34,9 +34,10 @@ class GGUFCheckpoint(Checkpoint):
 
     kind = "gguf"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, parts: Sequence[GGUFFile] | None = None) -> None:
+        """`parts` are headers read already, of files that need not be here: then nothing can be streamed."""
         self.path = path
-        parts = read_parts(path)
+        parts = list(parts) if parts is not None else read_parts(path)
         self._meta = Metadata(parts[0].metadata, parts[0].path)
         family = family_of(self._meta.architecture, path)
         self._stored = {t.name: (p.path, t) for p in parts for t in p.tensors.values()}
@@ -81,6 +82,8 @@ class GGUFCheckpoint(Checkpoint):
         if name not in self._stored:
             return None
         file, stored = self._stored[name]
+        if not file.is_file():  # only its header was read
+            return None
         _check_type(stored, file)
         with ThreadPoolExecutor(1) as pool:
             return _decode(Source(name, stored.shape, file, stored), torch.float32, pool, 1).flatten()

@@ -62,6 +62,23 @@ def read_gguf(path: Path) -> GGUFFile:
         return _Reader(path, data, size).read()
 
 
+def read_gguf_beginning(name: str, beginning: bytes, size_bytes: int) -> GGUFFile | None:
+    """The header of a file of `size_bytes` of which only the first bytes are at hand; None if they do not hold all of
+    it. Raises CheckpointError as `read_gguf` does."""
+    if len(beginning) < min(24, size_bytes):
+        return None
+    reader = _Reader(Path(name), beginning, size_bytes)
+    try:
+        header = reader.read()
+    except (struct.error, ValueError):  # it went on behind the bytes at hand
+        return None
+    except CheckpointError:
+        if reader.pos > len(beginning):
+            return None
+        raise
+    return header if reader.pos <= len(beginning) else None
+
+
 def _error(path: Path, what: str, tensor: str | None = None) -> CheckpointError:
     return CheckpointError(
         f"{path.name} {what}.",
@@ -74,7 +91,7 @@ def _error(path: Path, what: str, tensor: str | None = None) -> CheckpointError:
 class _Reader:
     """A cursor over the mapped header that never reads past the file's end."""
 
-    def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
+    def __init__(self, path: Path, data: mmap.mmap | bytes, size: int) -> None:
         self.path, self.data, self.size = path, data, size
         self.pos = 0
 

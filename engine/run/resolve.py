@@ -130,13 +130,13 @@ def resolve_cache(
     Raises MemoryExhaustedError if not even a short one does.
     """
     free = free_memory(device)
-    limit = _budget_limit(config, free, device)
+    limit = kv_budget(config, free, device)
     per_token = sum(page_bytes(group, 1, kv_dtype) for group in groups)
     wanted = resolve_context(config, max_positions)
     notice = None
     if config.context_length and config.context_length > max_positions:
         notice = f"context_length {config.context_length} was cut to the model's own {max_positions}."
-    fits = _longest_chat(groups, limit, kv_dtype, config.page_size)
+    fits = longest_chat(groups, limit, kv_dtype, config.page_size)
     if fits < min(wanted, 64):
         raise MemoryExhaustedError(
             f"{limit / GIB:.2f} GiB for keys and values hold a chat of {max(0, fits)} tokens.",
@@ -165,7 +165,8 @@ def resolve_cache(
     return CacheSize(wanted, page_size, tuple(pages), notice)
 
 
-def _budget_limit(config: EngineConfig, free: int, device: torch.device) -> int:
+def kv_budget(config: EngineConfig, free: int, device: torch.device) -> int:
+    """Bytes that keys and values may take of what is free once the weights are there. Raises MemoryExhaustedError."""
     if config.kv_memory_bytes is not None:
         if config.kv_memory_bytes > free:
             raise MemoryExhaustedError(
@@ -180,7 +181,7 @@ def _budget_limit(config: EngineConfig, free: int, device: torch.device) -> int:
     return int(free * 0.25)
 
 
-def _longest_chat(groups: Sequence[CacheGroup], limit: int, dtype: torch.dtype, page_size: int) -> int:
+def longest_chat(groups: Sequence[CacheGroup], limit: int, dtype: torch.dtype, page_size: int) -> int:
     """Tokens of the longest chat whose pages fit into `limit` bytes, every group keeping all of them."""
     per_page = sum(page_bytes(group, page_size, dtype) for group in groups)
     return max(0, limit // per_page - 2) * page_size

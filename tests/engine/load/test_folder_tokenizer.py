@@ -66,3 +66,18 @@ def test_code_in_the_folder_is_not_run(folder: Path) -> None:
     with open_checkpoint(folder) as checkpoint, contextlib.suppress(UnsupportedModelError):
         checkpoint.load_tokenizer()
     assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "yarn"}, {"rope_type": "llama3", "factor": 8.0}])
+def test_rope_settings_without_their_numbers_are_no_fault_of_the_tokenizer(
+    folder: Path, rope: dict[str, object]
+) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "rope_scaling": rope}), encoding="utf-8")
+    with (
+        open_checkpoint(folder) as checkpoint,
+        pytest.raises(CheckpointError, match=r"config\.json of a b is not") as caught,
+    ):
+        checkpoint.load_tokenizer()
+    assert "tokenizer" not in str(caught.value)
+    assert "factor" in str(caught.value)
+    assert caught.value.file == str(folder / "config.json")

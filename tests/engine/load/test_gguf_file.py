@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from octavo.engine.errors import CheckpointError
 from octavo.engine.load.checkpoint import open_checkpoint
-from octavo.engine.load.gguf_file import read_gguf
+from octavo.engine.load.gguf_checkpoint import GGUFCheckpoint
+from octavo.engine.load.gguf_file import read_gguf, read_gguf_beginning
 
 
 def _text(value: str | bytes) -> bytes:
@@ -192,3 +193,24 @@ def test_no_damage_to_a_header_does_more_than_a_clear_error(tmp_path: Path, samp
         said = path.name
     assert path.name in said
     assert all(end <= len(raw) for end in ends)
+
+
+def test_a_header_is_read_from_a_files_first_bytes_as_soon_as_they_hold_it(
+    write_gguf: Callable[..., Path], llama_metadata: dict[str, Any], llama_tensors: dict[str, np.ndarray]
+) -> None:
+    path = write_gguf("llama", llama_metadata, llama_tensors)
+    whole, expected = path.read_bytes(), read_gguf(path)
+    known = [read_gguf_beginning("model.gguf", whole[:end], len(whole)) for end in range(len(whole))]
+    first = next(end for end, header in enumerate(known) if header is not None)
+    assert all(header is None for header in known[:first])
+    for header in known[first:]:
+        assert header is not None
+        assert (header.tensors, header.size_bytes) == (expected.tensors, len(whole))
+    assert first < len(whole) - 4 * sum(tensor.size for tensor in llama_tensors.values()) + 64
+    remote = GGUFCheckpoint(Path("elsewhere.gguf"), [known[-1]])
+    assert remote.config == GGUFCheckpoint(path).config
+
+
+def test_first_bytes_that_are_no_header_are_refused_at_once() -> None:
+    with pytest.raises(CheckpointError, match="is not a GGUF file"):
+        read_gguf_beginning("page.gguf", b"<!doctype html><html><body>", 1_000_000)
