@@ -61,7 +61,13 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
         context = resolve_context(config, _max_positions(shape))
         progress(LoadProgress("weights", 0, 0))
         model: CausalModel = build_random(
-            shape, device=device, dtype=dtype, context_length=context, fusion=config.fusion
+            shape,
+            device=device,
+            dtype=dtype,
+            context_length=context,
+            fusion=config.fusion,
+            quantization=config.quantization,
+            quantize_head=config.quantize_head,
         )
         return _put_together(model, config, name, notices, None, None, frozenset(), {}, "random weights")
     progress(LoadProgress("opening", 0, 0))
@@ -74,6 +80,7 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
             context_length=context,
             fusion=config.fusion,
             quantization=config.quantization,
+            quantize_head=config.quantize_head,
             progress=lambda stage, done, total: progress(LoadProgress(stage, done, total)),
         )
         progress(LoadProgress("tokenizer", 0, 0))

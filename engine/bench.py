@@ -269,6 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
+    parser.add_argument("--quantize-head", action="store_true", help="convert the output head too")
     parser.add_argument("--speculation", default="off", choices=["off"])
     parser.add_argument("--compare", default="", help=f"settings to switch off in turn: {', '.join(COMPARABLE)}")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=argparse.SUPPRESS)
@@ -278,7 +279,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO if flags.debug else logging.WARNING, stream=sys.stderr)
     try:
         workloads = find_workloads([name for name in flags.workload.split(",") if name])
-        config = EngineConfig(device=flags.device, dtype=flags.dtype, quantization=flags.quantization)
+        config = EngineConfig(
+            device=flags.device,
+            dtype=flags.dtype,
+            quantization=flags.quantization,
+            quantize_head=flags.quantize_head,
+        )
         compare = [name for name in flags.compare.split(",") if name]
         result = bench(flags.model, workloads, config, compare, flags.repetitions)
     except OctavoError as error:

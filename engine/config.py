@@ -16,7 +16,8 @@ class EngineConfig:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     dtype: str = "auto"  # auto | float32 | float16 | bfloat16
     context_length: int | None = None  # tokens of one chat; None: the model's own, cut to what fits one full chat
-    quantization: str = "none"
+    quantization: str = "none"  # a name of engine/quant: what weights are converted to at load
+    quantize_head: bool = False  # the output head too
     paged_attention: bool = True  # False: one page of context_length tokens a chat, no sharing
     fusion: bool = True  # False: the textbook graph in plain torch, no kernels, no graphs
     prefix_sharing: bool = True

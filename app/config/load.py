@@ -160,6 +160,7 @@ def engine_config(config: schema.Config) -> EngineConfig:
         dtype=model.dtype,
         context_length=None if model.context_length == "auto" else model.context_length,
         quantization=model.quantization,
+        quantize_head=model.quantize_head,
         paged_attention=engine.paged_attention,
         fusion=engine.fusion,
         prefix_sharing=engine.prefix_sharing,

@@ -199,11 +199,18 @@ class ModelSection(Section):
         "Tokens one chat can hold; auto is the model's own length, cut to what fits one full chat into memory.",
         "model reload",
     )
-    quantization: Annotated[Literal["none"], BeforeValidator(_word)] = key(
+    quantization: Annotated[
+        Literal["none", "int8", "int8-dynamic", "llm-int8", "int4", "int4-symmetric", "fp8", "nf4", "fp4"],
+        BeforeValidator(_word),
+    ] = key(
         "none",
-        "Format the weights are converted to at load; none keeps the checkpoint's.",
+        "Format the weights are converted to at load; none keeps the checkpoint's. docs/quantization.md compares them.",
         "model reload",
-        not_here={"*": "quantization at load"},
+    )
+    quantize_head: Flag = key(
+        False,
+        "Convert the output head too: smaller and faster, and the part of a model that suffers most.",
+        "model reload",
     )
 
 

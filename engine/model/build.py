@@ -14,7 +14,7 @@ from octavo.engine.model.base import CausalModel
 from octavo.engine.model.decoder import Decoder
 from octavo.engine.model.families import WeightPlan, plan_weights
 from octavo.engine.model.ops import Ops, TextbookOps
-from octavo.engine.model.parameters import Weights, part_shapes
+from octavo.engine.model.parameters import Formats, Weights, part_shapes
 from octavo.engine.model.rotary import cos_sin_table
 from octavo.engine.model.spec import FAMILIES, ModelSpec, has_own_decoder
 from octavo.engine.quant import weight_format
@@ -34,6 +34,7 @@ def build_model(
     context_length: int,
     fusion: bool,
     quantization: str = "none",
+    quantize_head: bool = False,
     progress: Progress | None = None,
 ) -> CausalModel:
     """Checks every header, allocates on the device, then streams the tensors into place one by one.
@@ -50,7 +51,8 @@ def build_model(
     plan = plan_weights(spec, checkpoint.tensors)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    weights = _allocate(spec, ops, quantization, device, dtype, fusion)
+    formats = choose_formats(quantization, quantize_head, device=device, dtype=dtype, fusion=fusion)
+    weights = _allocate(spec, ops, formats, device, dtype, fusion)
     with torch.inference_mode():
         _fill(weights, checkpoint, plan, dtype, progress)
         weights.finish()
@@ -65,13 +67,16 @@ def build_random(
     dtype: torch.dtype,
     context_length: int,
     fusion: bool,
+    quantization: str = "none",
+    quantize_head: bool = False,
     seed: int = 0,
 ) -> Decoder:
     """A model of a config's shape with N(0, 0.02) weights made on the device, for benchmarks."""
     spec = ModelSpec.from_config(config)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    weights = _allocate(spec, ops, "none", device, dtype, fusion)
+    formats = choose_formats(quantization, quantize_head, device=device, dtype=dtype, fusion=fusion)
+    weights = _allocate(spec, ops, formats, device, dtype, fusion)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.inference_mode():
         weights.randomize(generator)
@@ -140,7 +145,11 @@ def _fill(
 ) -> None:
     shapes = part_shapes(weights.spec)
     total, done = plan.size_bytes(checkpoint.tensors), 0
-    exact = {name for name, source in plan.sources.items() if weights.is_vector(source.parts[0])}
+    exact = {
+        name
+        for name, source in plan.sources.items()
+        if weights.is_vector(source.parts[0]) or any(weights.rounds(part) for part in source.parts)
+    }
     for names, cast in ((exact, None), (plan.sources.keys() - exact, dtype)):
         if not names:
             continue
@@ -160,12 +169,22 @@ def _fill(
                 progress("weights", done, total)
 
 
+def choose_formats(
+    quantization: str, quantize_head: bool, *, device: torch.device, dtype: torch.dtype, fusion: bool
+) -> Formats:
+    """What a `quantization` setting means for the parts of a model. Raises LoadError for an unknown one."""
+    linears = weight_format(quantization, device=device, dtype=dtype, fusion=fusion)
+    if quantization == "none" or quantize_head:
+        return Formats(linears, linears)
+    return Formats(linears, weight_format("none", device=device, dtype=dtype, fusion=fusion))
+
+
 def _allocate(
-    spec: ModelSpec, ops: Ops, quantization: str, device: torch.device, dtype: torch.dtype, fusion: bool
+    spec: ModelSpec, ops: Ops, formats: Formats, device: torch.device, dtype: torch.dtype, fusion: bool
 ) -> Weights:
     return Weights.allocate(
         spec,
-        weight_format(quantization, device=device, dtype=dtype, fusion=fusion),
+        formats,
         device=device,
         dtype=dtype,
         merged=fusion,

@@ -6,6 +6,7 @@ a checkpoint hold which parts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from octavo.engine.model.spec import ModelSpec
 from octavo.engine.quant.base import Format, LinearSpec, Part, WeightRef
+from octavo.engine.quant.joined import JoinedFormat
 from octavo.engine.quant.plain import PlainFormat
 
 
@@ -89,6 +91,16 @@ def _feed_forward_shapes(spec: ModelSpec, name: str, has_experts: bool) -> dict[
     return shapes
 
 
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How the parts of a model are held: the linears of its layers, the head, and parts (without ".weight") that stay
+    as a checkpoint stores them."""
+
+    linears: Format
+    head: Format
+    held: Mapping[str, Format] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Weights:
     """Allocated on the device by `Weights.allocate`, then filled part by part; `merged` joins qkv and gate/up."""
@@ -107,7 +119,7 @@ class Weights:
     def allocate(
         cls,
         spec: ModelSpec,
-        weight_format: Format,
+        formats: Format | Formats,
         *,
         device: torch.device,
         dtype: torch.dtype,
@@ -116,18 +128,20 @@ class Weights:
         interleaved_rope: bool = False,
     ) -> Weights:
         """Empty weights in `dtype`; norm weights in float32 if asked or if they multiply before the cast to 16 bit.
+        One format is for everything but the embedding.
 
         `interleaved_rope` puts the two channels that rotate together next to each other, in q, k and their norms:
         products of queries with keys stay what they are.
         """
         norm_dtype = torch.float32 if float32_norms or spec.norm_float32 else dtype
-        return _Allocator(spec, weight_format, device, dtype, norm_dtype, merged).run(interleaved_rope)
+        if isinstance(formats, Format):
+            formats = Formats(formats, formats)
+        return _Allocator(spec, formats, device, dtype, norm_dtype, merged).run(interleaved_rope)
 
     def fill(self, part: str, tensor: Tensor, expert: int | None = None) -> None:
         """Copies a part as the checkpoint has it into place, cast to what is computed with."""
         base, kind = part.rsplit(".", 1)
-        if self._interleaved and base.rpartition(".")[2] in ("q", "k", "q_norm", "k_norm"):
-            tensor = interleave(tensor, self.spec.head_size, self.spec.ropes[0].rot_dim)
+        tensor = self._in_order(base, tensor)
         if part in self._vectors:
             target = self._vectors[part]
             target.copy_(tensor)
@@ -141,6 +155,27 @@ class Weights:
             elif packed.bias is not None:
                 packed.bias[row : row + tensor.shape[0]].copy_(tensor)
             ref.release()
+
+    def fill_planes(self, part: str, planes: Mapping[str, Tensor], expert: int | None = None) -> None:
+        """Copies a part that stays as the checkpoint stores it, given as the planes of its format."""
+        base = part.removesuffix(".weight")
+        for ref, row in self._places[base]:
+            whole = ref.format.whole_planes
+            ordered = {name: t if name in whole else self._in_order(base, t) for name, t in planes.items()}
+            ref.format.pack(ref.acquire(), ref.spec, ordered, row=row, expert=expert)
+            ref.release()
+
+    def _in_order(self, base: str, rows: Tensor) -> Tensor:
+        """Rows of a part [rows, ...] as the ops want them."""
+        if self._interleaved and base.rpartition(".")[2] in ("q", "k", "q_norm", "k_norm"):
+            return interleave(rows, self.spec.head_size, self.spec.ropes[0].rot_dim)
+        return rows
+
+    def rounds(self, part: str) -> bool:
+        """Whether a format rounds this part, which then should come as exact as the checkpoint has it."""
+        return part.endswith(".weight") and any(
+            ref.format.quantizes for ref, _ in self._places.get(part.removesuffix(".weight"), ())
+        )
 
     def finish(self) -> None:
         """To be called once, when every part has been filled."""
@@ -189,8 +224,9 @@ class Weights:
 def interleave(tensor: Tensor, head_size: int, rot_dim: int) -> Tensor:
     """Rows [heads * head_size, ...] with channel i + rot_dim/2 of every head moved right after channel i."""
     heads = tensor.unflatten(0, (-1, head_size))
-    pairs = heads[:, :rot_dim].unflatten(1, (2, rot_dim // 2)).transpose(1, 2).flatten(1, 2)
-    return torch.cat((pairs, heads[:, rot_dim:]), dim=1).flatten(0, 1)
+    order = torch.arange(head_size, device=tensor.device)
+    order[:rot_dim] = order[:rot_dim].view(2, -1).t().flatten()
+    return heads[:, order].flatten(0, 1)
 
 
 class _Allocator:
@@ -199,14 +235,14 @@ class _Allocator:
     def __init__(
         self,
         spec: ModelSpec,
-        weight_format: Format,
+        formats: Formats,
         device: torch.device,
         dtype: torch.dtype,
         norm_dtype: torch.dtype,
         merged: bool,
     ) -> None:
         self.spec = spec
-        self.format = weight_format
+        self.formats = formats
         self.device = device
         self.dtype = dtype
         self.norm_dtype = norm_dtype
@@ -217,16 +253,16 @@ class _Allocator:
 
     def run(self, interleaved: bool) -> Weights:
         spec = self.spec
-        embed = self.linear("embed", ("embed",), weight_format=PlainFormat())
+        embed = self.linear("embed", ("embed",), default=PlainFormat())
         layers = [self.layer(f"layers.{i}.", layer.experts) for i, layer in enumerate(spec.layers)]
         norm = self.vector("norm")
         assert norm is not None
         if not spec.tied:
-            head = self.linear("head", ("head",))
-        elif self.format.shares_embedding:
+            head = self.linear("head", ("head",), default=self.formats.head)
+        elif "embed" in self.formats.held or self.formats.head == embed.format:
             head = embed
         else:
-            head = self.linear("head", ("embed",))
+            head = self.linear("head", ("embed",), default=self.formats.head)
         return Weights(spec, self.dtype, embed, head, norm, layers, self.places, self.vectors, interleaved)
 
     def layer(self, name: str, has_experts: bool) -> LayerWeights:
@@ -255,7 +291,7 @@ class _Allocator:
         name: str,
         parts: tuple[str, ...],
         role: Literal["column", "row"] = "column",
-        weight_format: Format | None = None,
+        default: Format | None = None,
     ) -> WeightRef:
         shapes = [self.shapes[f"{part}.weight"] for part in parts]
         spec = LinearSpec(
@@ -266,7 +302,8 @@ class _Allocator:
             role=role,
             experts=shapes[0][0] if len(shapes[0]) == 3 else None,
         )
-        holder = weight_format or self.format
+        default = (default or self.formats.linears).fitted(spec)
+        holder = JoinedFormat.of(tuple(self.formats.held.get(part, default) for part in parts))
         ref = WeightRef(spec, holder, holder.allocate(spec, self.dtype, self.device))
         for part in parts:
             self.places.setdefault(part, []).append((ref, spec.first_row(part)))

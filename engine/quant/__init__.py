@@ -1,4 +1,4 @@
-"""Weight formats, one module each, and the table that names them."""
+"""Weight formats, one module each, and the table that names those a model can be converted to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ import torch
 
 from octavo.engine.errors import LoadError
 from octavo.engine.quant.base import Format
+from octavo.engine.quant.codes import FP4, INT8, NF4, UnsignedCode
 from octavo.engine.quant.cpu import BlockedFormat
+from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format, LLMInt8Format
+from octavo.engine.quant.grouped import AutoGroupedFormat, GroupedFormat
 from octavo.engine.quant.plain import PlainFormat
 
-FORMATS: dict[str, type[Format]] = {PlainFormat.name: PlainFormat}
+FORMATS: dict[str, Format] = {
+    "none": PlainFormat(),
+    "int8": GroupedFormat("int8", INT8),
+    "int8-dynamic": DynamicInt8Format(),
+    "llm-int8": LLMInt8Format(),
+    "int4": AutoGroupedFormat("int4", UnsignedCode(4), scale_dtype=None, zeros=True),
+    "int4-symmetric": AutoGroupedFormat("int4-symmetric", UnsignedCode(4, offset=8), scale_dtype=None),
+    "fp8": Float8Format(),
+    "nf4": GroupedFormat("nf4", NF4, group=64),
+    "fp4": GroupedFormat("fp4", FP4, group=64),
+}
 
 
 def weight_format(name: str, *, device: torch.device, dtype: torch.dtype, fusion: bool) -> Format:
@@ -20,4 +33,4 @@ def weight_format(name: str, *, device: torch.device, dtype: torch.dtype, fusion
         )
     if name == PlainFormat.name and fusion and device.type == "cpu" and BlockedFormat.available(dtype):
         return BlockedFormat()
-    return FORMATS[name]()
+    return FORMATS[name]

@@ -56,10 +56,14 @@ class LinearSpec:
 
 @dataclass(slots=True)
 class Packed:
-    """A linear as its format holds it: named planes at fixed addresses, and the bias [out]."""
+    """A linear as its format holds it: named planes at fixed addresses, and the bias [out]. `dtype` is what
+    activations are computed in; `pieces` are those of a linear whose parts are held in several formats."""
 
     planes: dict[str, Tensor]
     bias: Tensor | None = None
+    in_dim: int = 0
+    dtype: torch.dtype = torch.float32
+    pieces: tuple[Packed, ...] = ()
 
     @property
     def weight(self) -> Tensor:
@@ -68,21 +72,35 @@ class Packed:
 
 
 class Format(ABC):
-    """How weights are held in memory and multiplied. Stateless; one object serves every linear of a model."""
+    """How weights are held in memory and multiplied. It keeps no state: equal formats are interchangeable, and parts
+    of a merged linear share one exactly if theirs are equal."""
 
     name: str
     shares_embedding: bool = True  # a tied head can be the embedding itself, read by rows
+    quantizes: bool = False  # `pack` rounds full-precision weights, which should come as exact as they are stored
+    merges: bool = True  # several parts can stand in one linear
+    whole_planes: frozenset[str] = frozenset()  # planes that are not one entry a row of the weight
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     @abstractmethod
     def stored(self, spec: LinearSpec, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of every plane; `dtype` is what activations are computed in."""
 
+    def fitted(self, spec: LinearSpec) -> Format:
+        """The format with what it derives from a linear's shape, such as a group size that divides it."""
+        return self
+
     @abstractmethod
     def pack(
         self, packed: Packed, spec: LinearSpec, planes: Mapping[str, Tensor], *, row: int = 0, expert: int | None = None
     ) -> None:
-        """Writes rows from `row` on. `planes` is what the checkpoint holds of them: {"weight": [rows, in]}, or for
-        stacked experts [experts, rows, in] if `expert` is None."""
+        """Writes rows from `row` on. `planes` is what the checkpoint holds of them: {"weight": [rows, in]} in full
+        precision or the format's own planes; for stacked experts [experts, rows, ...] if `expert` is None."""
 
     def finish(self, packed: Packed, spec: LinearSpec) -> None:  # noqa: B027 - most formats have nothing to do
         """Called once, when all rows of a linear are in; may put its planes into another order."""
@@ -123,7 +141,8 @@ class Format(ABC):
             name: torch.empty(shape, dtype=plane_dtype, device=device)
             for name, (shape, plane_dtype) in self.stored(spec, dtype).items()
         }
-        return Packed(planes, torch.empty(spec.out_dim, dtype=dtype, device=device) if spec.bias else None)
+        bias = torch.empty(spec.out_dim, dtype=dtype, device=device) if spec.bias else None
+        return Packed(planes, bias, spec.in_dim, dtype)
 
 
 class WeightRef:

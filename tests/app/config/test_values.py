@@ -113,7 +113,6 @@ def test_sampling_values_are_held_to_the_range_requests_are_held_to() -> None:
 @pytest.mark.parametrize(
     ("text", "feature"),
     [
-        ("model: {quantization: int4}", "quantization at load"),
         ("engine: {scheduler: mlfq}", "mlfq scheduler"),
         ("engine: {preemption: swap}", "swapping of pages to host memory"),
         ("engine: {preemption: auto}", "swapping of pages to host memory"),

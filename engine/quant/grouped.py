@@ -1,0 +1,205 @@
+"""Weights as codes with a scale for every group of a row: the one layout of int8, int4, fp8, nf4 and their relatives.
+
+Planes, each with one entry a row of the weight: `codes` [out, columns]; `scale` [out, groups]; `zero` uint8
+[out, groups] and `outer` float32 [out, 1] where the format has them; `order` int32 [in], one for the linear, says which
+input each column belongs to. weight = (code - zero) * scale, with scale * outer (or scale / outer) for scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.quant.codes import Code, UnsignedCode
+
+# Entries decoded at a time: float32 copies of more would leave the CPU's cache, and on a GPU fill memory.
+_CPU_CHUNK = 1 << 18
+_CUDA_CHUNK = 1 << 25
+
+
+@dataclass(frozen=True)
+class GroupedFormat(Format):
+    """Codes with scales. `group` columns share a scale, the whole row if it is 0; a last group may be shorter.
+
+    `scale_dtype` None is the compute dtype. Products decode a run of rows at a time: the reference for every kernel.
+    """
+
+    name: str
+    code: Code
+    group: int = 0
+    scale_dtype: torch.dtype | None = torch.float32
+    zeros: bool = False
+    outer: Literal["", "times", "over"] = ""
+    ordered: bool = False
+    quantizes: bool = True
+    shares_embedding: bool = False
+
+    @property
+    def merges(self) -> bool:  # type: ignore[override]
+        return not self.ordered  # each part may have an order of its own
+
+    @property
+    def whole_planes(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(("order",))
+
+    def groups(self, in_dim: int) -> int:
+        """Scales of a row."""
+        return -(-in_dim // self.group) if self.group else 1
+
+    def stored(self, spec: LinearSpec, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        rows = spec.shape[:-1]
+        groups = self.groups(spec.in_dim)
+        planes = {
+            "codes": ((*rows, self.code.columns(spec.in_dim)), self.code.dtype),
+            "scale": ((*rows, groups), self.scale_dtype or dtype),
+        }
+        if self.zeros:
+            planes["zero"] = ((*rows, groups), torch.uint8)
+        if self.outer:
+            planes["outer"] = ((*rows, 1), torch.float32)
+        if self.ordered:
+            planes["order"] = ((*spec.shape[:-2], spec.in_dim), torch.int32)
+        return planes
+
+    def pack(
+        self, packed: Packed, spec: LinearSpec, planes: Mapping[str, Tensor], *, row: int = 0, expert: int | None = None
+    ) -> None:
+        if "weight" in planes:
+            self._pack_weight(packed, planes["weight"], row, expert)
+            return
+        for name, target in packed.planes.items():
+            if name in self.whole_planes:
+                (target if expert is None else target[expert]).copy_(planes[name])
+            else:
+                put(target, planes[name], row, expert)
+
+    def _pack_weight(self, packed: Packed, weight: Tensor, row: int, expert: int | None) -> None:
+        if weight.ndim == 3:
+            for index, matrix in enumerate(weight):
+                self._pack_weight(packed, matrix, row, index)
+            return
+        device = packed.planes["codes"].device
+        for begin, end in _runs(weight, device):
+            made = self.quantize(weight[begin:end].to(device).float(), packed.planes["scale"].dtype)
+            for name, plane in made.items():
+                put(packed.planes[name], plane, row + begin, expert)
+
+    def quantize(self, weight: Tensor, scale_dtype: torch.dtype) -> dict[str, Tensor]:
+        """Planes of float32 rows [rows, in]: each number rounded to the nearest code (round to nearest)."""
+        rows, in_dim = weight.shape
+        size = self.group or in_dim
+        short = -in_dim % size
+        groups = (F.pad(weight, (0, short)) if short else weight).view(rows, -1, size)
+        if self.zeros and isinstance(self.code, UnsignedCode):
+            scales, zeros = self.code.fit_with_zeros(groups)
+            scales = scales.to(scale_dtype)
+            codes = self.code.encode_with_zeros(groups, scales.float(), zeros)
+            made = {"scale": scales, "zero": zeros}
+        else:
+            scales = self.code.fit(groups).to(scale_dtype)
+            codes = self.code.encode(groups, scales.float())
+            made = {"scale": scales}
+        return {"codes": self.code.pack(codes.flatten(1)[:, :in_dim]), **made}
+
+    def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
+        planes = packed.planes
+        if planes["codes"].ndim == 3:
+            count = planes["codes"].shape[0]
+            return torch.stack([self._matrix(one_expert(planes, e), packed) for e in range(count)])
+        if rows is not None:
+            planes = {name: plane if name == "order" else _pick(plane, rows) for name, plane in planes.items()}
+        return self._matrix(planes, packed)
+
+    def _matrix(self, planes: Mapping[str, Tensor], packed: Packed) -> Tensor:
+        codes = planes["codes"]
+        out = torch.empty((codes.shape[0], packed.in_dim), dtype=packed.dtype, device=codes.device)
+        for begin, end in _runs(out, codes.device):
+            out[begin:end] = self.decode(planes, packed.in_dim, begin, end)
+        return out
+
+    def decode(self, planes: Mapping[str, Tensor], in_dim: int, begin: int, end: int) -> Tensor:
+        """Rows of one matrix in float32, [end - begin, in]."""
+        numbers = self.code.decode(self.code.unpack(planes["codes"][begin:end], in_dim))
+        if self.zeros:
+            numbers -= self._spread(planes["zero"][begin:end].float(), in_dim)
+        scales = planes["scale"][begin:end].float()
+        if self.outer:
+            outer = planes["outer"][begin:end]
+            scales = scales * outer if self.outer == "times" else scales / outer
+        numbers *= self._spread(scales, in_dim)
+        if self.ordered:
+            numbers = torch.empty_like(numbers).index_copy_(1, planes["order"].long(), numbers)
+        return numbers
+
+    def _spread(self, scales: Tensor, in_dim: int) -> Tensor:
+        """[rows, groups] to [rows, in], or [rows, 1] where it means the same."""
+        return scales if not self.group else scales.repeat_interleave(self.group, dim=1)[:, :in_dim]
+
+    def linear(self, x: Tensor, packed: Packed) -> Tensor:
+        y = self.product(x, packed.planes, packed)
+        return y if packed.bias is None else y.add_(packed.bias)
+
+    def product(self, x: Tensor, planes: Mapping[str, Tensor], packed: Packed) -> Tensor:
+        """x [T, in] times one matrix [out, in], without the bias."""
+        codes = planes["codes"]
+        y = x.new_empty((x.shape[0], codes.shape[0]))
+        shape = torch.empty((codes.shape[0], packed.in_dim), device="meta")
+        for begin, end in _runs(shape, codes.device):
+            y[:, begin:end] = F.linear(x, self.decode(planes, packed.in_dim, begin, end).to(x.dtype))
+        return y
+
+    def linear_grouped(self, x: Tensor, packed: Packed, ends: Tensor) -> Tensor:
+        out = x.new_empty((x.shape[0], packed.planes["codes"].shape[1]))
+        begin = 0
+        for expert, end in enumerate(ends.tolist()):  # on a device, this waits for it
+            if end > begin:
+                out[begin:end] = self.product(x[begin:end], one_expert(packed.planes, expert), packed)
+            begin = end
+        return out
+
+
+@dataclass(frozen=True)
+class AutoGroupedFormat(GroupedFormat):
+    """As GroupedFormat, with the largest of `sizes` for a group that divides the row; else the smallest, the last
+    group of a row then being shorter."""
+
+    sizes: tuple[int, ...] = (128, 64, 32)
+
+    def fitted(self, spec: LinearSpec) -> GroupedFormat:
+        if self.group:
+            return self
+        size = next((size for size in self.sizes if spec.in_dim % size == 0), self.sizes[-1])
+        return replace(self, group=size)
+
+
+def one_expert(planes: Mapping[str, Tensor], expert: int) -> dict[str, Tensor]:
+    """The planes of one of a stack of matrices."""
+    return {name: plane[expert] for name, plane in planes.items()}
+
+
+def put(target: Tensor, rows: Tensor, row: int, expert: int | None) -> None:
+    """Copies rows [rows, ...], or of all experts [experts, rows, ...], into a plane from `row` on."""
+    place = target if expert is None else target[expert]
+    axis = place.ndim - 2
+    place.narrow(axis, row, rows.shape[axis]).copy_(rows)
+
+
+def _pick(plane: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a plane; 8-bit floats have no such operation of their own everywhere."""
+    if plane.is_floating_point() and plane.element_size() == 1:
+        return plane.view(torch.uint8).index_select(0, rows).view(plane.dtype)
+    return plane.index_select(0, rows)
+
+
+def _runs(matrix: Tensor, device: torch.device) -> Iterator[tuple[int, int]]:
+    """Begin and end of runs of rows that are decoded at a time."""
+    limit = _CUDA_CHUNK if device.type == "cuda" else _CPU_CHUNK
+    step = max(1, limit // max(1, matrix.shape[-1]))
+    for begin in range(0, matrix.shape[0], step):
+        yield begin, min(begin + step, matrix.shape[0])
