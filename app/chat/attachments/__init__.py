@@ -9,6 +9,6 @@ from __future__ import annotations
 from octavo.app.chat.attachments.prompt import with_attachments
 from octavo.app.chat.attachments.reading import read_file
 from octavo.app.chat.attachments.tray import Tray
-from octavo.app.chat.attachments.types import Attachment, AttachmentError, ReadFile
+from octavo.app.chat.attachments.types import AttachmentError, ReadFile
 
-__all__ = ["Attachment", "AttachmentError", "ReadFile", "Tray", "read_file", "with_attachments"]
+__all__ = ["AttachmentError", "ReadFile", "Tray", "read_file", "with_attachments"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from octavo.app.chat.attachments.types import Attachment
+from octavo.app.chat.types import Attachment
 
 _TICKS = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
 

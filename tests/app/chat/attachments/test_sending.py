@@ -1,17 +1,16 @@
-"""Attached files on their way into the prompt and into the store."""
+"""Attached files on their way into the prompt."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from octavo.app.chat.attachments import Attachment, AttachmentError, ReadFile, Tray, with_attachments
-from octavo.app.chat.attachments.types import MOST_FILES, from_json, to_json
+from octavo.app.chat.attachments import AttachmentError, ReadFile, Tray, with_attachments
+from octavo.app.chat.attachments.types import MOST_FILES
+from octavo.app.chat.types import Attachment
 
 
 def test_files_stand_before_the_message_each_with_its_name() -> None:
-    files = [Attachment("a.py", "text", "print(1)\n", 3), Attachment("b.pdf", "pdf", "Beta")]
+    files = [Attachment("a.py", "text/plain", 3, "print(1)\n"), Attachment("b.pdf", "application/pdf", 0, "Beta")]
     expected = "File: a.py\n```\nprint(1)\n```\n\nFile: b.pdf\n```\nBeta\n```\n\nWhat do they do?"
     assert with_attachments("What do they do?", files) == expected
     assert with_attachments("  ", files[:1]) == "File: a.py\n```\nprint(1)\n```"
@@ -20,22 +19,11 @@ def test_files_stand_before_the_message_each_with_its_name() -> None:
 
 def test_no_file_can_end_its_own_fence() -> None:
     text = "# How to\n```sh\nls\n```\n  `````\nend"
-    block = with_attachments("", [Attachment("readme.md", "text", text)])
+    block = with_attachments("", [Attachment("readme.md", "text/plain", 0, text)])
     fence = block.splitlines()[1]
     assert fence == "``````"
     assert block.splitlines().count(fence) == 2
     assert text in block
-
-
-def test_attachments_survive_the_store_and_unknown_fields_do_no_harm() -> None:
-    files = (Attachment("山.docx", "docx", "text\n", 7),)
-    stored = json.loads(json.dumps(to_json(files)))
-    assert from_json(stored) == files
-    assert from_json([{**stored[0], "later": 1, "kind": "epub", "tokens": None}]) == (
-        Attachment("山.docx", "text", "text\n", 0),
-    )
-    assert from_json([1, {"name": "x"}, None]) == ()
-    assert from_json("nothing") == ()
 
 
 def test_a_tray_hands_files_out_until_they_are_dropped() -> None:
