@@ -17,6 +17,7 @@ from typing import Literal
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueFullError, RequestError
+from octavo.engine.memory.census import PageCensus, take_census
 from octavo.engine.request import Event, Finished, Request, SamplingParams
 from octavo.engine.schedule.scheduler import count_pages
 from octavo.engine.stream import EventStream, RequestHandle, Waker
@@ -204,6 +205,24 @@ class Engine:
             settings=self._parts.settings,
             progress_s=time.monotonic() - self._last_step_s if waiting and self._state == "ready" else 0.0,
         )
+
+    def census(self, most_cells: int, timeout_s: float = 1.0) -> PageCensus | None:
+        """Where every page is now, counted between two steps; None if the engine does not come to it in time."""
+        done = threading.Event()
+        found: list[PageCensus] = []
+
+        def count() -> None:
+            scheduler = self._core.scheduler
+            found.append(take_census(scheduler.pools, scheduler.running, most_cells))
+            done.set()
+
+        with self._news:
+            if self._state != "ready":
+                return None
+            self._inbox.append(count)
+            self._news.notify()
+        done.wait(timeout_s)
+        return found[0] if found else None
 
     def close(self) -> None:
         """Ends all requests and the thread, and lets go of the model's memory. May be called twice."""

@@ -58,6 +58,15 @@ class PagePool:
         """References to a page now."""
         return self._refs[page]
 
+    def count_taken(self, cells: list[int], start: int, size: int) -> None:
+        """Adds to each cell of `size` pages how many of its pages are not free; page 1 has the place `start`."""
+        place = start
+        while place < start + self.total:
+            end = min((place // size + 1) * size, start + self.total)
+            refs = self._refs[place - start + 1 : end - start + 1]
+            cells[place // size] += len(refs) - refs.count(0)
+            place = end
+
     def check_integrity(self, expected: dict[int, int]) -> None:
         """Raises RuntimeError unless every page is free or has exactly the references of `expected` {page: count}."""
         if len(set(self._free)) != len(self._free) or TRASH_PAGE in self._free:
