@@ -125,7 +125,7 @@ def fit(
 
     def render(left_out: int) -> RenderedPrompt:
         kept = [*system, *(message for group in groups[left_out:] for message in group)]
-        return template.render([_plain(message) for message in kept], known=known, continue_final=continue_final)
+        return template.render([as_sent(message) for message in kept], known=known, continue_final=continue_final)
 
     rendered = render(0)
     left_out = 0
@@ -206,7 +206,8 @@ def _groups(turns: Sequence[Message], *, keep_last: bool) -> tuple[list[Message]
     return system, groups
 
 
-def _plain(message: Message) -> dict[str, str]:
+def as_sent(message: Message) -> dict[str, str]:
+    """A message as the template takes it."""
     plain: dict[str, str] = {"role": message.role, "content": content_of(message)}
     if message.reasoning:
         plain["reasoning"] = message.reasoning
