@@ -71,6 +71,11 @@ class Reply:
         self._stopped = False
 
     @property
+    def request_id(self) -> str | None:
+        """The engine's name for it, once the engine has it."""
+        return None if self._handle is None else self._handle.id
+
+    @property
     def message(self) -> Message:
         """The reply so far."""
         return replace(

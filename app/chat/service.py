@@ -160,6 +160,11 @@ class ChatService:
         self._on_loop(reply.stop)
         return True
 
+    def requests(self) -> dict[str, str]:
+        """The engine's requests of the replies that are being written, each with its chat."""
+        pairs = [(reply.request_id, chat_id) for chat_id, reply in tuple(self._replies.items())]
+        return {request_id: chat_id for request_id, chat_id in pairs if request_id is not None}
+
     def running(self, chat_id: str) -> Message | None:
         """The chat's reply so far, if one is being written."""
         reply = self._replies.get(chat_id)
