@@ -18,6 +18,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.engine import EngineParts, LoadProgress, ModelInfo
 from octavo.engine.errors import LoadError
 from octavo.engine.load.checkpoint import Checkpoint, open_checkpoint
+from octavo.engine.load.rounded_cache import RoundedCache
 from octavo.engine.memory import KVCache, NoCache, PagePool, PrefixCache, RadixTree, SlotCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.model.build import build_model, build_random, longest_context
@@ -82,6 +83,7 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
             quantization=config.quantization,
             quantize_head=config.quantize_head,
             progress=lambda stage, done, total: progress(LoadProgress(stage, done, total)),
+            rounded=RoundedCache(Path(config.rounded_folder)) if config.rounded_folder else None,
         )
         progress(LoadProgress("tokenizer", 0, 0))
         tokenizer = Tokenizer(checkpoint.load_tokenizer(), name=checkpoint.path.name)

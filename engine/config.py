@@ -18,6 +18,7 @@ class EngineConfig:
     context_length: int | None = None  # tokens of one chat; None: the model's own, cut to what fits one full chat
     quantization: str = "none"  # a name of engine/quant: what weights are converted to at load
     quantize_head: bool = False  # the output head too
+    rounded_folder: str | None = None  # where rounded weights are kept for the next load; None: nowhere
     paged_attention: bool = True  # False: one page of context_length tokens a chat, no sharing
     fusion: bool = True  # False: the textbook graph in plain torch, no kernels, no graphs
     prefix_sharing: bool = True

@@ -161,6 +161,7 @@ def engine_config(config: schema.Config) -> EngineConfig:
         context_length=None if model.context_length == "auto" else model.context_length,
         quantization=model.quantization,
         quantize_head=model.quantize_head,
+        rounded_folder=str(paths.cache_dir() / "rounded"),
         paged_attention=engine.paged_attention,
         fusion=engine.fusion,
         prefix_sharing=engine.prefix_sharing,

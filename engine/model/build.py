@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from octavo.engine.errors import LoadError, UnsupportedModelError
 from octavo.engine.load.checkpoint import Checkpoint
+from octavo.engine.load.rounded_cache import RoundedCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.model.decoder import Decoder
-from octavo.engine.model.families import WeightPlan, plan_weights
+from octavo.engine.model.families import plan_weights
+from octavo.engine.model.fill import Progress, fill
 from octavo.engine.model.ops import Ops, TextbookOps
-from octavo.engine.model.parameters import Formats, Weights, part_shapes
+from octavo.engine.model.parameters import Formats, Weights
 from octavo.engine.model.rotary import cos_sin_table
 from octavo.engine.model.spec import FAMILIES, ModelSpec, has_own_decoder
 from octavo.engine.quant import weight_format
@@ -22,8 +24,6 @@ from octavo.engine.quant import weight_format
 log = logging.getLogger(__name__)
 
 _FAMILIES_HINT = f"Octavo's own decoder runs {', '.join(FAMILIES)}."
-
-Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
 
 
 def build_model(
@@ -36,8 +36,10 @@ def build_model(
     quantization: str = "none",
     quantize_head: bool = False,
     progress: Progress | None = None,
+    rounded: RoundedCache | None = None,
 ) -> CausalModel:
-    """Checks every header, allocates on the device, then streams the tensors into place one by one.
+    """Checks every header, allocates on the device, then streams the tensors into place one by one. `rounded` keeps
+    what was rounded for the next time.
 
     Families without a decoder of ours run through their transformers class. Raises UnsupportedModelError or
     CheckpointError before any weight is allocated, LoadError for an unknown format.
@@ -54,7 +56,7 @@ def build_model(
     formats = choose_formats(quantization, quantize_head, device=device, dtype=dtype, fusion=fusion)
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     with torch.inference_mode():
-        _fill(weights, checkpoint, plan, dtype, progress)
+        fill(weights, checkpoint, plan, dtype, progress, rounded, (quantization, quantize_head, dtype, fusion))
         weights.finish()
     name = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
     return _assemble(spec, weights, ops, name, device, dtype, context_length)
@@ -138,35 +140,6 @@ def choose_ops(device: torch.device, fusion: bool) -> Ops:
     from octavo.engine.model.ops_cpu import CpuOps
 
     return CpuOps()
-
-
-def _fill(
-    weights: Weights, checkpoint: Checkpoint, plan: WeightPlan, dtype: torch.dtype, progress: Progress | None
-) -> None:
-    shapes = part_shapes(weights.spec)
-    total, done = plan.size_bytes(checkpoint.tensors), 0
-    exact = {
-        name
-        for name, source in plan.sources.items()
-        if weights.is_vector(source.parts[0]) or any(weights.rounds(part) for part in source.parts)
-    }
-    for names, cast in ((exact, None), (plan.sources.keys() - exact, dtype)):
-        if not names:
-            continue
-        for name, tensor in checkpoint.stream(names, cast):
-            source = plan.sources[name]
-            row = 0
-            for part in source.parts:
-                if len(source.parts) == 1:
-                    weights.fill(part, tensor, source.expert)
-                    break
-                rows = shapes[part][-2] if part.endswith(".weight") else shapes[part][0]
-                axis = -2 if part.endswith(".weight") else 0
-                weights.fill(part, tensor.narrow(axis, row, rows), source.expert)
-                row += rows
-            done += checkpoint.tensors[name].size_bytes
-            if progress is not None:
-                progress("weights", done, total)
 
 
 def choose_formats(

@@ -6,7 +6,7 @@ a checkpoint hold which parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -176,6 +176,29 @@ class Weights:
         return part.endswith(".weight") and any(
             ref.format.quantizes for ref, _ in self._places.get(part.removesuffix(".weight"), ())
         )
+
+    def only_rounded(self, part: str) -> bool:
+        """Whether all that becomes of a part is among `rounded_entries`."""
+        places = self._places.get(part.removesuffix(".weight"), ())
+        return bool(places) and part.endswith(".weight") and all(ref.format.quantizes for ref, _ in places)
+
+    def rounded_entries(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Name, shape and dtype of every plane that a format makes by rounding; to be asked before `finish`."""
+        return {name: (tuple(plane.shape), plane.dtype) for name, plane in self.rounded_planes()}
+
+    def rounded_planes(self) -> Iterator[tuple[str, Tensor]]:
+        """Those planes, as they are before `finish`."""
+        for ref in self._refs():
+            if ref.format.quantizes:
+                for name, plane in ref.acquire().planes.items():
+                    yield f"{ref.spec.name}.{name}", plane
+                ref.release()
+
+    def restore(self, planes: Iterable[tuple[str, Tensor]]) -> None:
+        """Copies back what `rounded_planes` gave, in its order."""
+        for (name, target), (found, plane) in zip(self.rounded_planes(), planes, strict=True):
+            assert name == found
+            target.copy_(plane)
 
     def finish(self) -> None:
         """To be called once, when every part has been filled."""

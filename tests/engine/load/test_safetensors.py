@@ -96,7 +96,7 @@ def test_a_name_that_is_not_there_is_refused_before_anything_is_read(three_shard
         assert caught.value.tensor == "layers.9.a"
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F4", "U32"])
+@pytest.mark.parametrize("dtype", ["F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "U32"])
 def test_a_type_that_is_not_read_is_refused_by_name_only_when_it_is_wanted(tmp_path: Path, dtype: str) -> None:
     size = {"F4": 4, "U32": 32}.get(dtype, 8)
     header = {"a": _entry("F32", [2], 0, 8), "q": _entry(dtype, [8], 8, 8 + size)}

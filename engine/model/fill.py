@@ -1,0 +1,92 @@
+"""From a checkpoint's tensors to the planes of allocated weights, one tensor at a time.
+
+What a format rounds comes as exact as the checkpoint has it, everything else in the compute dtype. Rounded planes can
+come from an earlier load instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from octavo.engine.errors import CheckpointError
+from octavo.engine.load.checkpoint import Checkpoint
+from octavo.engine.load.rounded_cache import RoundedCache
+from octavo.engine.model.families import Source, WeightPlan
+from octavo.engine.model.parameters import Weights, part_shapes
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
+
+
+def fill(
+    weights: Weights,
+    checkpoint: Checkpoint,
+    plan: WeightPlan,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+    rounded: RoundedCache | None = None,
+    settings: tuple[object, ...] = (),
+) -> None:
+    """Fills every part. With `rounded`, planes are taken from there or left there; `settings` tell them apart."""
+    entries = weights.rounded_entries() if rounded is not None else {}
+    if rounded is None or not entries:
+        _stream(weights, checkpoint, plan.sources, dtype, progress)
+        return
+    files = {checkpoint.tensors[name].file for name in plan.sources}
+    path = rounded.path(files, *settings)
+    planes = rounded.read(path, entries)
+    if planes is not None:
+        rest = {name: s for name, s in plan.sources.items() if not all(weights.only_rounded(p) for p in s.parts)}
+        try:
+            weights.restore(planes)
+        except (CheckpointError, OSError) as error:
+            log.warning("Rounded weights are made again: %s", error)
+        else:
+            log.info("rounded weights taken from %s", path)
+            _stream(weights, checkpoint, rest, dtype, progress)
+            return
+    _stream(weights, checkpoint, plan.sources, dtype, progress)
+    rounded.write(path, entries, weights.rounded_planes())
+
+
+def _stream(
+    weights: Weights,
+    checkpoint: Checkpoint,
+    sources: dict[str, Source],
+    dtype: torch.dtype,
+    progress: Progress | None,
+) -> None:
+    total, done = sum(checkpoint.tensors[name].size_bytes for name in sources), 0
+    exact = {
+        name
+        for name, source in sources.items()
+        if weights.is_vector(source.parts[0]) or any(weights.rounds(part) for part in source.parts)
+    }
+    for names, cast in ((exact, None), (sources.keys() - exact, dtype)):
+        if not names:
+            continue
+        for name, tensor in checkpoint.stream(names, cast):
+            for part, rows in _by_part(weights, sources[name], tensor):
+                weights.fill(part, rows, sources[name].expert)
+            done += checkpoint.tensors[name].size_bytes
+            if progress is not None:
+                progress("weights", done, total)
+
+
+def _by_part(weights: Weights, source: Source, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The rows of each part that a tensor holds, in order."""
+    if len(source.parts) == 1:
+        yield source.parts[0], tensor
+        return
+    shapes = part_shapes(weights.spec)
+    row = 0
+    for part in source.parts:
+        axis = -2 if part.endswith(".weight") else 0
+        rows = shapes[part][axis]
+        yield part, tensor.narrow(axis, row, rows)
+        row += rows
