@@ -7,12 +7,11 @@ import logging
 import subprocess
 import sys
 
-from octavo.app.chat.attachments.types import AttachmentError, Kind, ReadFile
+from octavo.app.chat.attachments.types import AttachmentError, Kind, ReadFile, remark
 
 log = logging.getLogger(__name__)
 
 LONGEST_S = 30.0
-_NAMES = {"pdf": "PDF", "docx": "Word"}
 
 
 def read_apart(name: str, kind: Kind, data: bytes, *, longest_s: float = LONGEST_S) -> ReadFile:
@@ -28,18 +27,13 @@ def read_apart(name: str, kind: Kind, data: bytes, *, longest_s: float = LONGEST
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise AttachmentError(
-            f"Reading {name} took longer than {longest_s:.0f} seconds and was given up.",
-            remedy="Attach fewer pages, or save it as plain text first.",
-        ) from None
+        raise AttachmentError("slow", name=name, seconds=round(longest_s)) from None
     try:
         answer = json.loads(done.stdout.decode("utf-8"))
     except ValueError:
         log.warning("Reading a %s file failed (exit %s): %s", kind, done.returncode, done.stderr[-2000:])
-        raise AttachmentError(
-            f"{name} cannot be read as a {_NAMES[kind]} file; it is damaged or far larger inside than outside.",
-            remedy="Save it again with the program it came from, or as plain text.",
-        ) from None
-    if "error" in answer:
-        raise AttachmentError(answer["error"].replace("{name}", name), remedy=answer.get("remedy"))
-    return ReadFile(name, kind, answer["text"], tuple(n.replace("{name}", name) for n in answer["notices"]))
+        raise AttachmentError("damaged", name=name) from None
+    if "refused" in answer:
+        raise AttachmentError(answer["refused"], name=name, **answer["values"])
+    remarks = tuple(remark(code, name=name, **values) for code, values in answer["remarks"])
+    return ReadFile(name, kind, answer["text"], remarks)

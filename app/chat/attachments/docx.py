@@ -28,8 +28,8 @@ _FALLBACK = "http://schemas.openxmlformats.org/markup-compatibility/2006 Fallbac
 _HEADING = re.compile(r"heading ?([1-6])|title", re.IGNORECASE)
 
 
-def read(file: BinaryIO) -> tuple[str, list[str]]:
-    """The text and notices. Raises Refused."""
+def read(file: BinaryIO) -> tuple[str, list[tuple[str, dict[str, int | str]]]]:
+    """The text, and no remarks. Raises Refused."""
     body = _Body()
     try:
         with zipfile.ZipFile(file) as package:
@@ -37,13 +37,11 @@ def read(file: BinaryIO) -> tuple[str, list[str]]:
                 if body.length > LONGEST_TEXT:
                     break
                 if unpacked > LARGEST_PART_BYTES:
-                    raise Refused("{name} is far larger inside than outside and was not unpacked.")
+                    raise Refused("bomb")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError, OverflowError):
-        raise Refused("{name} is damaged or packed in a way Octavo cannot open.", "Save it again from Word.") from None
-    except zlib.error:
-        raise Refused("{name} is damaged.", "Save it again from Word.") from None
-    except expat.ExpatError:
-        raise Refused("The text inside {name} is damaged.", "Save it again from Word.") from None
+        raise Refused("damaged") from None
+    except (zlib.error, expat.ExpatError):
+        raise Refused("damaged") from None
     return body.text(), []
 
 
@@ -51,18 +49,9 @@ def _document_part(package: zipfile.ZipFile) -> str:
     names = set(package.namelist())
     if "word/document.xml" in names:
         return "word/document.xml"
-    kind = next(
-        (
-            what
-            for start, what in (("xl/", "a spreadsheet"), ("ppt/", "a presentation"), ("META-INF/", "another document"))
-            if any(name.startswith(start) for name in names)
-        ),
-        "a zip archive",
-    )
-    raise Refused(
-        f"{{name}} is {kind}; Octavo reads text, code, PDF and .docx files.",
-        "Save it as PDF or text." if kind != "a zip archive" else "Unpack it and attach what matters.",
-    )
+    starts = (("xl/", "spreadsheet"), ("ppt/", "presentation"), ("META-INF/", "document"))
+    found = (what for start, what in starts if any(name.startswith(start) for name in names))
+    raise Refused("other", what=next(found, "archive"))
 
 
 class _Body:
@@ -108,7 +97,7 @@ class _Body:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise Refused("{name} is nested too deeply to be a document.")
+            raise Refused("damaged")
         if self._skipped:
             self._skipped += 1
             return
@@ -194,4 +183,4 @@ def _value(attributes: dict[str, str]) -> str:
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise Refused("{name} holds a document type, which a Word file must not have.", "Save it again from Word.")
+    raise Refused("doctype")

@@ -15,20 +15,18 @@ MOST_PAGES = 5000
 
 logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it comments on every slip of every file
 
-_PROTECTED = Refused("{name} is protected with a password.", "Save it without the password and attach it again.")
 
-
-def read(file: BinaryIO) -> tuple[str, list[str]]:
-    """The text with a line before each page that names it, and notices. Raises Refused."""
+def read(file: BinaryIO) -> tuple[str, list[tuple[str, dict[str, int | str]]]]:
+    """The text with a line before each page that names it, and remarks. Raises Refused."""
     try:
         reader = PdfReader(file, strict=False)
         if reader.is_encrypted and not reader.decrypt(""):
-            raise _PROTECTED
+            raise Refused("locked")
         count = len(reader.pages)
     except DependencyError:  # an encryption that needs more than the password ""
-        raise _PROTECTED from None
+        raise Refused("locked") from None
     except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError):
-        raise Refused("{name} is damaged or not a PDF file.", "Open it in a PDF reader and print it to PDF.") from None
+        raise Refused("damaged") from None
     pages: list[str] = []
     silent: list[int] = []
     length = 0
@@ -54,18 +52,14 @@ def read(file: BinaryIO) -> tuple[str, list[str]]:
         if length > LONGEST_TEXT:
             break
     if not pages:
-        raise Refused(
-            "{name} has no text in it; its pages are pictures.", "Run it through text recognition (OCR) first."
-        )
-    return "\n\n".join(pages), _notices(silent, count)
+        raise Refused("scanned")
+    return "\n\n".join(pages), _remarks(silent, count)
 
 
-def _notices(silent: list[int], count: int) -> list[str]:
-    notices = []
+def _remarks(silent: list[int], count: int) -> list[tuple[str, dict[str, int | str]]]:
+    remarks: list[tuple[str, dict[str, int | str]]] = []
     if silent:
-        some = ", ".join(map(str, silent[:5])) + (" …" if len(silent) > 5 else "")
-        which = f"Page {some} of {{name}} has" if len(silent) == 1 else f"Pages {some} of {{name}} have"
-        notices.append(f"{which} no text that can be read.")
+        remarks.append(("silent", {"pages": ", ".join(map(str, silent[:5])) + (" …" if len(silent) > 5 else "")}))
     if count > MOST_PAGES:
-        notices.append(f"Only the first {MOST_PAGES:,} pages of {{name}} were read.")
-    return notices
+        remarks.append(("first", {"most": MOST_PAGES}))
+    return remarks

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 
-from octavo.app.chat.attachments.types import AttachmentError
+from octavo.app.chat.attachments.types import AttachmentError, remark
+from octavo.app.chat.types import Remark
 
 _MARKS = (  # byte order marks, the longer one first where one begins like another
     (codecs.BOM_UTF8, "utf-8"),
@@ -19,8 +20,8 @@ _COMMON_HAN = re.compile("[\u4e00-\u9fff\u3000-\u303f\uff00-\uffef]")
 _OTHER = re.compile(r"[^\x00-\x7f]")
 
 
-def decode(name: str, data: bytes, *, what: str | None = None) -> tuple[str, tuple[str, ...]]:
-    """The text and notices about it. `what` it is if it should be no text. Raises AttachmentError."""
+def decode(name: str, data: bytes, *, what: str | None = None) -> tuple[str, tuple[Remark, ...]]:
+    """The text and remarks about it. `what` it is if it should be no text. Raises AttachmentError."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _clean(data[len(mark) :].decode(encoding, "replace")), ()
@@ -34,11 +35,8 @@ def decode(name: str, data: bytes, *, what: str | None = None) -> tuple[str, tup
         guessed = _guess(data)
         if guessed is not None and not _is_binary(guessed[1]):
             encoding, text = guessed
-            return _clean(text), (f"{name} is not UTF-8; it was read as {encoding}.",)
-    raise AttachmentError(
-        f"{name} is {what or 'not a text'}; Octavo reads text, code, PDF and .docx files.",
-        remedy="Convert it first, or paste what matters.",
-    )
+            return _clean(text), (remark("guessed", name=name, encoding=encoding),)
+    raise AttachmentError("other", name=name, what=what) if what else AttachmentError("unknown", name=name)
 
 
 def _guess(data: bytes) -> tuple[str, str] | None:

@@ -19,23 +19,23 @@ from octavo.app.chat.attachments.types import (
 
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # compound file: .doc, .xls, or a document with a password
 _PICTURES: Mapping[bytes, str] = {
-    b"\x89PNG\r\n\x1a\n": "a picture",
-    b"\xff\xd8\xff": "a picture",
-    b"GIF8": "a picture",
-    b"BM": "a picture",
-    b"II*\x00": "a picture",
-    b"MM\x00*": "a picture",
-    b"ID3": "a sound",
-    b"OggS": "a sound",
-    b"fLaC": "a sound",
-    b"\x1a\x45\xdf\xa3": "a film",
-    b"\x1f\x8b": "a packed archive",
-    b"7z\xbc\xaf\x27\x1c": "a packed archive",
-    b"Rar!": "a packed archive",
-    b"\xfd7zXZ": "a packed archive",
-    b"\x7fELF": "a program",
-    b"MZ": "a program",
-    b"SQLite format 3": "a database",
+    b"\x89PNG\r\n\x1a\n": "picture",
+    b"\xff\xd8\xff": "picture",
+    b"GIF8": "picture",
+    b"BM": "picture",
+    b"II*\x00": "picture",
+    b"MM\x00*": "picture",
+    b"ID3": "sound",
+    b"OggS": "sound",
+    b"fLaC": "sound",
+    b"\x1a\x45\xdf\xa3": "film",
+    b"\x1f\x8b": "archive",
+    b"7z\xbc\xaf\x27\x1c": "archive",
+    b"Rar!": "archive",
+    b"\xfd7zXZ": "archive",
+    b"\x7fELF": "program",
+    b"MZ": "program",
+    b"SQLite format 3": "database",
 }
 
 
@@ -46,22 +46,17 @@ def read_file(name: str, data: bytes) -> ReadFile:
     """
     name = clean_name(name)
     if not data:
-        raise AttachmentError(f"{name} is empty.")
+        raise AttachmentError("empty", name=name)
     if len(data) > LARGEST_FILE_BYTES:
-        raise AttachmentError(
-            f"{name} has {len(data) / 1024**2:.1f} MiB; a file can have {LARGEST_FILE_BYTES // 1024**2} MiB at most.",
-            remedy="Attach the part that matters.",
-        )
+        raise AttachmentError("large", name=name, size=f"{len(data) / 1024**2:.1f}", most=LARGEST_FILE_BYTES // 1024**2)
     if b"%PDF-" in data[:1024]:
         return _checked(read_apart(name, "pdf", data))
     if data.startswith(b"PK\x03\x04"):
         return _checked(read_apart(name, "docx", data))
     if data.startswith(_OLD_OFFICE):
-        raise AttachmentError(
-            f"{name} is an old Office file or has a password.", remedy="Save it as .docx without a password, or as PDF."
-        )
-    text, notices = decode(name, data, what=_what(data))
-    return _checked(ReadFile(name, "text", text, notices))
+        raise AttachmentError("old_office", name=name)
+    text, remarks = decode(name, data, what=_what(data))
+    return _checked(ReadFile(name, "text", text, remarks))
 
 
 def clean_name(name: str) -> str:
@@ -79,17 +74,15 @@ def clean_name(name: str) -> str:
 def _what(data: bytes) -> str | None:
     """What a file is that is no text, by its first bytes."""
     if data[4:8] == b"ftyp":
-        return "a film or picture"
+        return "film"
     if data[:4] == b"RIFF":
-        return "a picture, sound or film"
+        return "media"
     return next((what for mark, what in _PICTURES.items() if data.startswith(mark)), None)
 
 
 def _checked(file: ReadFile) -> ReadFile:
     if not file.text.strip():
-        raise AttachmentError(f"{file.name} has no text in it.")
+        raise AttachmentError("blank", name=file.name)
     if len(file.text) > LONGEST_TEXT:
-        raise AttachmentError(
-            f"{file.name} has more than {LONGEST_TEXT:,} characters of text.", remedy="Attach the part that matters."
-        )
+        raise AttachmentError("long", name=file.name, most=LONGEST_TEXT)
     return file

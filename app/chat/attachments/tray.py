@@ -42,12 +42,10 @@ class Tray:
     def take(self, file_ids: Sequence[str]) -> tuple[ReadFile, ...]:
         """The files of these ids, in this order; they stay until `drop`. Raises AttachmentError if one is not there."""
         if len(file_ids) > MOST_FILES:
-            raise AttachmentError(f"A message can have {MOST_FILES} files at most.", remedy="Send it in parts.")
+            raise AttachmentError("many", most=MOST_FILES)
         found = [self.get(file_id) for file_id in file_ids]
         if None in found:
-            raise AttachmentError(
-                "A file of this message is no longer held by Octavo.", remedy="Remove it and attach it again."
-            )
+            raise AttachmentError("lost")
         return tuple(file for file in found if file is not None)
 
     def drop(self, file_ids: Sequence[str]) -> None:

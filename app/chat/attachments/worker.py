@@ -20,10 +20,10 @@ def main(kind: str) -> None:
     data = sys.stdin.buffer.read()
     module = import_module(READERS[kind])
     try:
-        text, notices = module.read(BytesIO(data))
-        answer: dict[str, object] = {"text": _storable(text), "notices": notices}
+        text, remarks = module.read(BytesIO(data))
+        answer: dict[str, object] = {"text": _storable(text), "remarks": remarks}
     except module.Refused as refused:
-        answer = {"error": str(refused), "remedy": refused.remedy}
+        answer = {"refused": refused.code, "values": refused.values}
     sys.stdout.buffer.write(json.dumps(answer).encode())
 
 

@@ -88,7 +88,7 @@ def assembled(objects: list[bytes], trailer: str = "") -> bytes:
 def test_texts_are_read_in_the_encoding_they_are_in(data: bytes, text: str, guessed: str | None) -> None:
     file = read_file("notes.txt", data)
     assert (file.kind, file.text) == ("text", text)
-    assert (guessed in file.notices[0]) if guessed else file.notices == ()
+    assert (guessed in file.remarks[0].text) if guessed else file.remarks == ()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_texts_are_read_in_the_encoding_they_are_in(data: bytes, text: str, gues
         ("noise.txt", bytes(range(256)) * 20, "not a text"),
         ("old.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64), "old Office file or has a password"),
         ("table.xlsx", packed({"xl/workbook.xml": "<x/>"}), "a spreadsheet"),
-        ("stuff.zip", packed({"a.txt": "a"}), "a zip archive"),
+        ("stuff.zip", packed({"a.txt": "a"}), "a packed archive"),
         ("empty.txt", b"", "is empty"),
         ("blank.md", b" \n\t\n", "no text"),
         ("big.txt", b"a" * (LARGEST_FILE_BYTES + 1), "20 MiB at most"),
@@ -140,7 +140,7 @@ def test_a_pdf_names_its_pages_and_says_which_have_no_text() -> None:
     file = read_file("paper.pdf", pdf("Alpha", "", "Gamma"))
     assert file.kind == "pdf"
     assert file.text == "[page 1]\nAlpha\n\n[page 3]\nGamma"
-    assert file.notices == ("Page 2 of paper.pdf has no text that can be read.",)
+    assert [remark.text for remark in file.remarks] == ["paper.pdf: no text could be read from page 2."]
 
 
 ENTITIES = "<!DOCTYPE d [" + "".join(
