@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,7 +24,7 @@ from octavo.engine.request import (
     Usage,
 )
 from octavo.engine.run.step import StepResult
-from octavo.engine.schedule.plan import RowWork, StepPlan
+from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
 from octavo.engine.schedule.scheduler import Scheduler
 from octavo.engine.text.output import OutputText, Piece
 
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 MIN_CHUNK_AFTER_OOM = 64  # below this many prompt tokens a step the device's memory is truly full
 OUT_OF_MEMORY = "The device ran out of memory; use a smaller engine.kv_memory or model.context_length."
+AHEAD_S = 0.030  # work queued on the device at most before the next step is planned
+AHEAD_WHILE_WAITING_S = 0.008  # the same while a request waits to be let in
+REPEATED_S = 0.004  # a repeated step is about so long: readers are woken no more often anyway
 NOT_FINITE = "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
 
 
@@ -41,7 +45,14 @@ class Pending(Protocol):
 
 
 class Runner(Protocol):
-    """What the core needs of a runner; tests put a fake one here."""
+    """What the core needs of a runner; tests put a fake one here.
+
+    `run_ahead`: steps that may be under way besides the oldest one; 0 where a step is done when `launch` returns.
+    `max_repeats`: how often a step of decode rows alone can be run in one launch.
+    """
+
+    run_ahead: int
+    max_repeats: int
 
     def launch(self, plan: StepPlan) -> Pending: ...
 
@@ -65,11 +76,20 @@ class _Live:
     """A request with what the core keeps beside it."""
 
     request: Request
-    end_ids: frozenset[int]  # tokens that end the reply
     output: OutputText | None
     started_s: float | None = None
     first_token_s: float | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=lambda: [None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step under way. `expected_s`: how long it should take, 0 if nobody knows."""
+
+    plan: StepPlan
+    pending: Pending
+    launched_s: float
+    expected_s: float
 
 
 class EngineCore:
@@ -94,14 +114,17 @@ class EngineCore:
         self._describe_token = describe_token
         self._clock = clock
         self._live: dict[str, _Live] = {}
+        self._flights: deque[_Flight] = deque()
+        self._last_done_s = 0.0
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self.scheduler.has_work or bool(self._flights)
 
     def submit(self, request: Request, end_ids: frozenset[int], output: OutputText | None) -> None:
-        """Queues a request. `request.limit` is already the most tokens it may reach."""
-        self._live[request.id] = _Live(request, end_ids, output)
+        """Queues a request; `end_ids` end the reply. `request.limit` is already the most tokens it may reach."""
+        request.end_ids = end_ids
+        self._live[request.id] = _Live(request, output)
         self.scheduler.add(request)
 
     def abort(self, request_id: str) -> None:
@@ -122,31 +145,88 @@ class EngineCore:
         self._emit(request_id, Finished(request_id, "error", usage, timings, error=message))
 
     def step(self) -> bool:
-        """Plans and runs one step; False if nothing could run."""
-        plan = self.scheduler.schedule(self._clock())
-        if plan is None:
-            if self.scheduler.running:
-                self._fail(self.scheduler.running[:1], "The KV cache is too small for this chat.")
-                return True
-            return False
-        self._announce(plan)
-        began = self._clock()
+        """Launches what may run ahead and takes the oldest step's results; False if nothing could run."""
+        failed = self._launch_ahead()
+        if not self._flights:
+            return failed
+        self._land()
+        return True
+
+    def drain(self) -> None:
+        """Takes the results of every step under way, launching none."""
+        while self._flights:
+            self._land()
+
+    def _land(self) -> None:
+        """Waits for the oldest step under way and takes its results."""
+        flight = self._flights.popleft()
         try:
-            result = self._runner.launch(plan).wait()
-        except torch.cuda.OutOfMemoryError:
-            self._out_of_memory(plan)
-            return True
+            result = flight.pending.wait()
         except Exception as error:  # one broken step must not take the engine from everybody
             log.exception("a step failed")
-            self._fail((work.request for work in plan.rows), f"The engine failed in this step: {error}")
-            return True
-        self.counters.steps += 1
-        prompt_tokens = sum(work.count for work in plan.rows[plan.num_decode_rows :])
-        self.scheduler.budget.observe(prompt_tokens, plan.num_decode_rows, self._clock() - began)
-        for index, work in enumerate(plan.rows):
+            self._fail((work.request for work in flight.plan.rows), f"The engine failed in this step: {error}")
+            return
+        self._account(flight)
+        for index, work in enumerate(flight.plan.rows):
             if work.request.epoch == work.epoch and work.request.id in self._live:
                 self._take(work, result, index)
-        return True
+
+    def _launch_ahead(self) -> bool:
+        """Launches steps until enough work is queued; True if instead a request had to be failed."""
+        scheduler = self.scheduler
+        while self._may_launch():
+            plan = scheduler.schedule(
+                self._clock(), may_preempt=not self._flights, max_repeats=self._repeats() if scheduler.running else 1
+            )
+            if plan is None:
+                if scheduler.running and not self._flights:
+                    self._fail(scheduler.running[:1], "The KV cache is too small for this chat.")
+                    return True
+                return False
+            self._announce(plan)
+            began = self._clock()
+            try:
+                pending = self._runner.launch(plan)
+            except PlanAgain:
+                self.drain()
+                scheduler.forget_planned()
+                continue
+            except torch.cuda.OutOfMemoryError:
+                self.drain()
+                scheduler.forget_planned()
+                self._out_of_memory(plan)
+                return True
+            except Exception as error:  # as in `step`
+                log.exception("a step could not be launched")
+                self._fail((work.request for work in plan.rows), f"The engine failed in this step: {error}")
+                return True
+            prompt_tokens = sum(work.count for work in plan.rows[plan.num_decode_rows :])
+            expected = scheduler.budget.estimate_s(prompt_tokens, plan.repeats)
+            self._flights.append(_Flight(plan, pending, began, expected or 0.0))
+        return False
+
+    def _may_launch(self) -> bool:
+        flights = self._flights
+        if not flights:
+            return True
+        if len(flights) > self._runner.run_ahead or self.scheduler.stalled:
+            return False
+        bound = AHEAD_WHILE_WAITING_S if self.scheduler.waiting else AHEAD_S
+        return sum(flight.expected_s for flight in flights) <= bound
+
+    def _repeats(self) -> int:
+        step_s = self.scheduler.budget.estimate_s(0)
+        if step_s is None:
+            return 1
+        return max(1, min(self._runner.max_repeats, int(REPEATED_S / max(step_s, 1e-6))))
+
+    def _account(self, flight: _Flight) -> None:
+        now, plan = self._clock(), flight.plan
+        self.counters.steps += plan.repeats
+        prompt_tokens = sum(work.count for work in plan.rows[plan.num_decode_rows :])
+        seconds = (now - max(flight.launched_s, self._last_done_s)) / plan.repeats
+        self.scheduler.budget.observe(prompt_tokens, plan.num_decode_rows, seconds)
+        self._last_done_s = now
 
     # -- before a step ------------------------------------------------------------------------------------------------
 
@@ -181,35 +261,54 @@ class EngineCore:
 
     def _take(self, work: RowWork, result: StepResult, index: int) -> None:
         request, live = work.request, self._live[work.request.id]
-        if not result.finite[index]:
+        tokens, finite = result.tokens[index], result.finite[index]
+        if finite and work.samples and (not tokens or work.begin + work.count != len(request.tokens)):
+            raise RuntimeError(f"{len(tokens)} tokens for {work.begin + work.count} came at {len(request.tokens)}")
+        if not finite and not tokens:
             self._finish(live, "error", error=result.errors.get(index, NOT_FINITE))
             return
-        token = result.tokens[index]
         if request.params.prompt_logprobs is not None:
             known = len(live.prompt_logprobs) - (work.begin + 1)
             live.prompt_logprobs.extend(result.prompt_logprobs[index][max(0, known) :])
-        self.scheduler.commit(work, token)
+        if tokens:
+            self._deliver(live, work, tokens, result.logprobs[index])
+            if not finite and request.id in self._live:
+                self._finish(live, "error", error=result.errors.get(index, NOT_FINITE))
+            return
+        self.scheduler.commit(work, ())
+        self._tell_progress(work)
+        if request.num_computed >= request.limit:
+            self._finish(live, "length")
+
+    def _tell_progress(self, work: RowWork) -> None:
+        request = work.request
         if work.begin < request.num_prompt:
             done = min(request.num_computed, request.num_prompt)
             self._emit(request.id, PrefillProgress(request.id, done, request.num_prompt, request.cached_tokens))
-        if token is not None:
-            self._deliver(live, token, result.logprobs[index])
-        elif request.num_computed >= request.limit:
-            self._finish(live, "length")
 
-    def _deliver(self, live: _Live, token: int, logprob: TokenLogprob | None) -> None:
+    def _deliver(self, live: _Live, work: RowWork, tokens: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> None:
+        """Takes a row's new tokens as far as they count: up to an end token, a stop string or the limit."""
         request = live.request
         if live.first_token_s is None:
             live.first_token_s = self._clock()
-        self.counters.generated_tokens += 1
-        ended = token in live.end_ids
-        piece = Piece() if live.output is None or ended else live.output.push((token,))
-        logprobs = (logprob,) if logprob is not None else ()
-        self._emit(request.id, Delta(request.id, piece.text, piece.reasoning, (token,), logprobs))
-        if ended:
-            self._finish(live, "stop", stopped_by=self._describe_token(token))
-        elif piece.matched_stop is not None:
+        tokens = tokens[: request.limit - len(request.tokens)]
+        ended = next((place for place, token in enumerate(tokens) if token in request.end_ids), None)
+        text_tokens = tokens if ended is None else tokens[:ended]
+        piece = Piece(used=len(text_tokens))
+        if live.output is not None and text_tokens:
+            piece = live.output.push(text_tokens)
+        if piece.matched_stop is not None:
+            taken = tokens[: piece.used]
+        else:
+            taken = tokens if ended is None else tokens[: ended + 1]
+        self.counters.generated_tokens += len(taken)
+        self.scheduler.commit(work, taken)
+        self._tell_progress(work)
+        self._emit(request.id, Delta(request.id, piece.text, piece.reasoning, taken, logprobs[: len(taken)]))
+        if piece.matched_stop is not None:
             self._finish(live, "stop", stopped_by=piece.matched_stop)
+        elif ended is not None:
+            self._finish(live, "stop", stopped_by=self._describe_token(taken[-1]))
         elif len(request.tokens) >= request.limit:
             self._finish(live, "length")
 

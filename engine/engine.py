@@ -307,6 +307,7 @@ class Engine:
     def _end_all(self, message: str) -> None:
         try:
             self._core.fail_all(message)
+            self._core.drain()  # nothing on the device may still use what is freed next
         except Exception:  # the scheduler itself may be what broke; nobody must wait for ever
             log.exception("requests could not be ended in order")
         with self._news:

@@ -121,8 +121,9 @@ class RequestStatus(enum.Enum):
 class Request:
     """One sequence's state, owned by the engine thread.
 
-    `tokens` are the prompt and every confirmed token after it; `num_computed` of them have certain keys and values in
-    the pages. A step computes `tokens[num_computed : num_computed + n]`; when nothing is left it samples the next one.
+    Two clocks: `tokens` are the prompt and every confirmed token after it, and `num_computed` of them have certain keys
+    and values in the pages; `len_planned` and `num_planned` run ahead of them by what the steps under way will bring.
+    Pages are reserved by the second clock, everything that cannot be undone follows the first.
     """
 
     id: str
@@ -131,6 +132,9 @@ class Request:
     arrival_s: float
     tokens: list[int] = field(default_factory=list)
     num_computed: int = 0
+    num_planned: int = 0  # like num_computed, once every launched step has come back
+    len_planned: int = 0  # like len(tokens), once every launched step has come back
+    end_ids: frozenset[int] = frozenset()  # tokens that end the reply
     status: RequestStatus = RequestStatus.WAITING
     pages: list[list[int]] = field(default_factory=list)  # physical page of each logical page, one list a cache group
     pages_changed: int = 0  # raised with every change of `pages`, so that tables are copied only then
@@ -145,6 +149,11 @@ class Request:
     def __post_init__(self) -> None:
         if not self.tokens:
             self.tokens = list(self.prompt_ids)
+        self.forget_planned()
+
+    def forget_planned(self) -> None:
+        """Nothing is under way: the clock of what was launched goes back to what is certain."""
+        self.num_planned, self.len_planned = self.num_computed, len(self.tokens)
 
     @property
     def num_prompt(self) -> int:
@@ -155,5 +164,6 @@ class Request:
         return len(self.tokens) - len(self.prompt_ids)
 
     @property
-    def num_uncomputed(self) -> int:
-        return len(self.tokens) - self.num_computed
+    def num_unplanned(self) -> int:
+        """Tokens, known or on their way, that no launched step computes yet."""
+        return self.len_planned - self.num_planned

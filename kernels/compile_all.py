@@ -26,8 +26,9 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.kernels import activation, paged_attention, rms_norm, rope, sampling
+from octavo.kernels import activation, dense_attention, paged_attention, rms_norm, rope, rows, sampling
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.paged_attention import AttentionShape
 
@@ -91,6 +92,7 @@ def _exercise(target: int, full: bool) -> None:
     if not traits.tensor_cores:
         others.remove(torch.bfloat16)
     _sampling()
+    _rows()
     _small_operations(native)
     _attention(traits, native, _shape(128), full)
     if full or target == 90:
@@ -149,6 +151,21 @@ def _attention(
                 q, k, v, table, lengths, positions, lengths, out, None, shape,
                 first_row=0, num_rows=rows, num_tokens=tokens, max_q=max_q,
             )  # fmt: skip
+    if dense_attention.dense_supported(shape, dtype, traits):
+        dense = dense_attention.gather_pages(k, v, table, lengths, lengths, tokens, 0)
+        dense_attention.dense_attention(
+            q, dense, lengths, positions, lengths, out, None, shape, traits,
+            first_row=0, num_rows=rows, num_tokens=tokens,
+        )  # fmt: skip
+
+
+def _rows() -> None:
+    wide, table = _empty(8, dtype=torch.int64), _empty(8, 64, dtype=torch.int32)
+    narrow, best = _empty(8, dtype=torch.int32), _empty(8, dtype=torch.float32)
+    rows.prepare(wide, wide, wide, wide, table, 16, wide, narrow, wide)
+    stops, ring, turn = _empty(8, 8, dtype=torch.int64), _empty(64, 8, dtype=torch.int64), _empty(1, dtype=torch.int64)
+    rows.advance(wide, best, wide, wide, wide, wide, stops, ring, turn)
+    rows.patch(table, _empty(2, 100, dtype=torch.int32))
 
 
 def _sampling() -> None:
@@ -193,6 +210,8 @@ def _describe(kernel: JITFunction, args: tuple[object, ...], kwargs: dict[str, o
             kind = "*" + _TYPE_NAMES[value.dtype]
             if not parameter.do_not_specialize_on_alignment:
                 divisible.append(index)
+        elif isinstance(value, TensorDescriptor):
+            kind = f"tensordesc<{_TYPE_NAMES[value.base.dtype]}{list(value.block_shape)}>"
         elif isinstance(value, float):
             kind = "fp32"
         elif value == 1 and not parameter.do_not_specialize:

@@ -1,23 +1,36 @@
-"""CUDA graphs for decoding: one a bucket of rows, captured on first use, all from one memory pool.
+"""CUDA graphs for decoding: one a bucket of rows and a way of choosing tokens, captured on first use, from one pool.
 
-A replayed step costs one launch instead of some three hundred. Everything a step depends on is read from fixed
-device buffers; rows beyond the batch are dummies with no keys that write to the trash page.
+A replayed step costs one launch instead of some two hundred, and it feeds itself: the graph reads each row's newest
+token, position and pages from the device and leaves the next ones there (kernels/rows.py). The host writes only what
+changed: new rows, new pages. Places beyond the batch are closed rows with no keys that write to the trash page.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.engine.attention.base import AttentionBackend, AttentionStep, Layout
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
-from octavo.engine.run.step import StepInputs
+from octavo.engine.run.step import PageTables
+from octavo.engine.sample.sampler import Sampler
+from octavo.engine.schedule.plan import StepPlan
+from octavo.engine.transfer import upload
 
 log = logging.getLogger(__name__)
+
+Kind = Literal["greedy", "draw", "any"]
+MAX_REPEATS = 16
+RING = 4 * MAX_REPEATS  # outputs of so many steps stay on the device
+STOP_IDS = 8  # end tokens a row knows on the device; the host checks all of them anyway
+WHOLE_TABLE = 2048  # more changed pages than this are not worth naming one by one
 
 
 def bucket_of(num_rows: int, max_rows: int) -> int:
@@ -31,94 +44,257 @@ def bucket_of(num_rows: int, max_rows: int) -> int:
 
 
 @dataclass(slots=True)
+class _State:
+    """One bucket's rows on the device, and what the host knows of them."""
+
+    size: int
+    rows: Tensor  # int64 [B], views of one buffer, as are the next three
+    positions: Tensor
+    caps: Tensor
+    stops: Tensor  # int64 [B, STOP_IDS]
+    packet: Tensor  # that buffer
+    token_ids: Tensor
+    kv_len: Tensor
+    slots: tuple[Tensor, ...]
+    tables: tuple[Tensor, ...]  # int32 [B, P], one a cache group
+    ring: Tensor  # int64 [RING, B]
+    turn: Tensor
+    layout: Layout
+    members: tuple[tuple[int, int], ...] = ()  # (row, epoch) of each place
+    next_positions: list[int] = field(default_factory=list)
+    pages_seen: list[int] = field(default_factory=list)
+    host_tables: list[NDArray[np.int32]] = field(default_factory=list)
+    host_turn: int = 0
+
+
+@dataclass(slots=True)
 class _Captured:
     graph: torch.cuda.CUDAGraph
-    inputs: StepInputs
-    logits: Tensor
-    keep: tuple[object, ...]  # plan and hidden states must live as long as the graph
+    logits: Tensor | None  # of the kind "any", which samples outside
+    keep: object  # the plan and intermediates must live as long as the graph
+
+
+class Outputs:
+    """The tokens a launched step leaves on the device.
+
+    If they are still to be chosen, `scores` and then `choose` are called for each repetition, in order.
+    """
+
+    def __init__(self, graphs: DecodeGraphs, state: _State, captured: _Captured, rows: int, repeats: int) -> None:
+        self._graphs, self._state, self._captured = graphs, state, captured
+        self._rows, self._repeats = rows, repeats
+        self._first = state.host_turn
+        state.host_turn += repeats
+
+    def tokens(self) -> Tensor:
+        """int64 [repeats, rows]; kernels/rows.py says what negative ones mean."""
+        return _ring_part(self._state.ring, self._first, self._repeats)[:, : self._rows]
+
+    def scores(self, turn: int) -> tuple[Tensor, Tensor]:
+        """(float32 [rows, vocab], positions int64 [rows] of the tokens to be chosen) of the next repetition."""
+        if turn:
+            self._captured.graph.replay()
+        assert self._captured.logits is not None
+        return self._captured.logits[: self._rows], self._state.positions[: self._rows] + 1
+
+    def choose(self, ids: Tensor, finite: Tensor) -> None:
+        """Hands over the chosen ids int64 [rows]; `finite` bool [rows] says whether their scores were numbers."""
+        state = self._state
+        chosen = ids.new_zeros(state.size)
+        best = torch.zeros(state.size, device=ids.device)
+        chosen[: self._rows] = ids
+        best[: self._rows] = torch.where(finite, 0.0, float("nan"))
+        self._graphs.advance(state, chosen, best)
 
 
 class DecodeGraphs:
-    """Runs pure decode steps from graphs; `run` returns None where a step must run eagerly."""
+    """Runs decode steps from graphs; `launch` returns None where a step must run eagerly.
+
+    `last_tokens` int64 [rows + 1]: each row's newest token, kept by whoever samples.
+    """
 
     def __init__(
-        self, model: CausalModel, backend: AttentionBackend, cache: KVCache, max_rows: int, context_length: int
+        self,
+        model: CausalModel,
+        backend: AttentionBackend,
+        cache: KVCache,
+        sampler: Sampler,
+        last_tokens: Tensor,
+        max_rows: int,
+        context_length: int,
     ) -> None:
-        self._model, self._backend, self._cache = model, backend, cache
-        self._max_rows, self._context_length = max_rows, context_length
-        self._captured: dict[int, _Captured | None] = {}  # None: capture failed, runs eagerly
-        self._pool = torch.cuda.graph_pool_handle()
+        from octavo.kernels import rows as row_kernels
 
-    def run(self, inputs: StepInputs) -> Tensor | None:
-        """Scores float32 [rows, vocab] of a step whose rows all have one token, or None."""
-        rows = inputs.layout.num_rows
-        bucket = bucket_of(rows, self._max_rows)
-        if bucket not in self._captured:
-            self._captured[bucket] = self._capture(bucket)
-        captured = self._captured[bucket]
+        self._kernels = row_kernels
+        self._model, self._backend, self._cache, self._sampler = model, backend, cache, sampler
+        self._last_tokens = last_tokens
+        self._max_rows, self._context_length = max_rows, context_length
+        self._states: dict[int, _State] = {}
+        self._captured: dict[tuple[int, Kind], _Captured | None] = {}  # None: capture failed, runs eagerly
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Outputs | None:
+        """Starts a step of decode rows, as often as the plan says. `tables` are up to date with the plan."""
+        size = bucket_of(len(plan.rows), self._max_rows)
+        if (size, kind) not in self._captured:
+            self._captured[size, kind] = self._capture(size, kind)
+        captured = self._captured[size, kind]
         if captured is None:
             return None
-        _fill(captured.inputs, inputs)
-        captured.graph.replay()
-        return captured.logits[:rows]
+        state = self._states[size]
+        self._bring_up(state, plan, tables)
+        for _ in range(plan.repeats if captured.logits is None else 1):
+            captured.graph.replay()
+        state.next_positions = [work.begin + work.repeats for work in plan.rows]
+        return Outputs(self, state, captured, len(plan.rows), plan.repeats)
 
-    def _capture(self, bucket: int) -> _Captured | None:
-        inputs = self._dummy_inputs(bucket)
+    # -- bringing a bucket's rows up to date --------------------------------------------------------------------------
+
+    def _bring_up(self, state: _State, plan: StepPlan, tables: PageTables) -> None:
+        members = tuple((work.row, work.epoch) for work in plan.rows)
+        if state.members != members or state.next_positions != [work.begin for work in plan.rows]:
+            self._write_rows(state, plan, members)
+        pages = [work.request.pages_changed for work in plan.rows]
+        if pages == state.pages_seen:
+            return
+        stale = [
+            place
+            for place, changed in enumerate(pages)
+            if place >= len(state.pages_seen) or changed != state.pages_seen[place]
+        ]
+        rows = [members[place][0] for place in stale]
+        for device_table, host_table, source in zip(state.tables, state.host_tables, tables.tables, strict=True):
+            self._patch(device_table, host_table, stale, source[rows])
+        state.pages_seen = pages
+
+    def _write_rows(self, state: _State, plan: StepPlan, members: tuple[tuple[int, int], ...]) -> None:
+        count, size = len(plan.rows), state.size
+        packet = np.zeros((3 + STOP_IDS) * size, dtype=np.int64)
+        packet[:size] = self._max_rows
+        packet[:count] = [row for row, _ in members]
+        packet[size : size + count] = [work.begin for work in plan.rows]
+        packet[2 * size : 2 * size + count] = [work.request.limit - 1 for work in plan.rows]
+        stops = packet[3 * size :].reshape(size, STOP_IDS)
+        stops[:] = -1
+        for place, work in enumerate(plan.rows):
+            ends = list(work.request.end_ids)[:STOP_IDS]
+            stops[place, : len(ends)] = ends
+        state.packet.copy_(upload(packet, torch.int64, state.packet.device))
+        if state.members != members:
+            state.members, state.pages_seen = members, []
+
+    def _patch(
+        self, device_table: Tensor, host_table: NDArray[np.int32], places: list[int], wanted: NDArray[np.int32]
+    ) -> None:
+        changed = host_table[places] != wanted
+        at, columns = np.nonzero(changed)
+        if not len(at):
+            return
+        host_table[places] = wanted
+        if len(at) > WHOLE_TABLE:
+            device_table.copy_(upload(host_table, torch.int32, device_table.device))
+            return
+        flat = np.asarray(places)[at] * host_table.shape[1] + columns
+        changes = np.stack([flat.astype(np.int32), wanted[at, columns]])
+        self._kernels.patch(device_table, upload(changes, torch.int32, device_table.device))
+
+    # -- capturing ----------------------------------------------------------------------------------------------------
+
+    def _capture(self, size: int, kind: Kind) -> _Captured | None:
         try:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # compiles kernels and fills the libraries' workspaces before the capture
-                for _ in range(2):
-                    self._forward(inputs)
-            torch.cuda.current_stream().wait_stream(side)
-            torch.cuda.synchronize()
+            if size not in self._states:
+                self._states[size] = self._make_state(size)
+            state = self._states[size]
+            state.caps.zero_()  # every row closed: what runs now changes nothing
+            state.members = ()
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                for _ in range(2):  # compiles kernels and fills the libraries' workspaces before the capture
+                    self._step(state, kind)
+            self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                plan, hidden, logits = self._forward(inputs)
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    logits, keep = self._step(state, kind)
+                finally:
+                    graph.capture_end()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            state.turn.zero_()
+            state.host_turn = 0
         except torch.cuda.OutOfMemoryError:
-            log.warning("no memory to capture a graph for %d rows; such steps run without one", bucket)
+            log.warning("no memory to capture a graph for %d rows; such steps run without one", size)
             torch.cuda.empty_cache()
             return None
-        return _Captured(graph, inputs, logits, (plan, hidden))
+        return _Captured(graph, logits if kind == "any" else None, (logits, keep))
 
-    def _forward(self, inputs: StepInputs) -> tuple[object, Tensor, Tensor]:
-        plan = self._backend.plan(inputs.layout, self._cache.groups)
+    def _step(self, state: _State, kind: Kind) -> tuple[Tensor, object]:
+        """One whole step on the state's buffers."""
+        page_size = self._cache.page_size
+        for table, slots in zip(state.tables, state.slots, strict=True):
+            self._kernels.prepare(
+                self._last_tokens, state.rows, state.positions, state.caps, table, page_size,
+                state.token_ids, state.kv_len, slots,
+            )  # fmt: skip
+        plan = self._backend.plan(state.layout, self._cache.groups)
         step = AttentionStep(self._backend, plan, self._cache.layers)
-        hidden = self._model.forward(inputs.token_ids, inputs.positions, step)
-        return plan, hidden, self._model.logits(hidden)
+        hidden = self._model.forward(state.token_ids, state.positions, step)
+        logits = self._model.logits(hidden)
+        if kind != "any":
+            ids, best = self._sampler.choose(logits, state.rows, state.positions + 1, draws=kind == "draw")
+            self.advance(state, ids, best)
+        return logits, (plan, hidden)
 
-    def _dummy_inputs(self, rows: int) -> StepInputs:
-        device, size = self._model.device, self._cache.page_size
-        pages = -(-self._context_length // size)
-        wide = [torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2 + len(self._cache.groups))]
+    def advance(self, state: _State, ids: Tensor, best: Tensor) -> None:
+        """The last part of a step: takes what was chosen for every place, int64 and float32 [B]."""
+        self._kernels.advance(
+            ids, best, self._last_tokens, state.rows, state.positions, state.caps, state.stops, state.ring, state.turn
+        )
+
+    def _make_state(self, size: int) -> _State:
+        device, page_size = self._model.device, self._cache.page_size
+        pages = -(-self._context_length // page_size)
+        packet = torch.zeros((3 + STOP_IDS) * size, dtype=torch.int64, device=device)
+        packet[:size] = self._max_rows
+        rows, positions, caps = packet[: 3 * size].view(3, size).unbind()
+        wide = [torch.zeros(size, dtype=torch.int64, device=device) for _ in range(1 + len(self._cache.groups))]
+        kv_len = torch.zeros(size, dtype=torch.int32, device=device)
+        tables = tuple(torch.zeros((size, pages), dtype=torch.int32, device=device) for _ in self._cache.groups)
         layout = Layout(
-            q_start=torch.arange(rows + 1, dtype=torch.int32, device=device),
-            q_pos=wide[1],
-            kv_len=torch.zeros(rows, dtype=torch.int32, device=device),
-            tables=tuple(torch.zeros((rows, pages), dtype=torch.int32, device=device) for _ in self._cache.groups),
-            write_slots=tuple(wide[2:]),
-            page_size=size,
-            num_rows=rows,
-            num_tokens=rows,
-            num_decode_rows=rows,
+            q_start=torch.arange(size + 1, dtype=torch.int32, device=device),
+            q_pos=positions,
+            kv_len=kv_len,
+            tables=tables,
+            write_slots=tuple(wide[1:]),
+            page_size=page_size,
+            num_rows=size,
+            num_tokens=size,
+            num_decode_rows=size,
             max_q=1,
             max_kv=self._context_length,
         )
-        return StepInputs(wide[0], wide[1], layout)
+        return _State(
+            size=size,
+            rows=rows,
+            positions=positions,
+            caps=caps,
+            stops=packet[3 * size :].view(size, STOP_IDS),
+            packet=packet,
+            token_ids=wide[0],
+            kv_len=kv_len,
+            slots=tuple(wide[1:]),
+            tables=tables,
+            ring=torch.zeros((RING, size), dtype=torch.int64, device=device),
+            turn=torch.zeros(1, dtype=torch.int64, device=device),
+            layout=layout,
+            host_tables=[np.zeros((size, pages), dtype=np.int32) for _ in tables],
+        )
 
 
-def _fill(static: StepInputs, step: StepInputs) -> None:
-    """Copies a step into a graph's buffers; rows beyond it become dummies."""
-    rows = step.layout.num_rows
-    pairs = [
-        (static.token_ids, step.token_ids),
-        (static.positions, step.positions),
-        (static.layout.kv_len, step.layout.kv_len),
-        *zip(static.layout.write_slots, step.layout.write_slots, strict=True),
-    ]
-    for buffer, values in pairs:
-        buffer[:rows].copy_(values)
-        if rows < buffer.shape[0]:
-            buffer[rows:].zero_()
-    for buffer, values in zip(static.layout.tables, step.layout.tables, strict=True):
-        buffer[:rows, : values.shape[1]].copy_(values)
+def _ring_part(ring: Tensor, first: int, count: int) -> Tensor:
+    """[count, B]: the outputs of `count` steps from the one numbered `first` on."""
+    begin = first % RING
+    if begin + count <= RING:
+        return ring[begin : begin + count]
+    return torch.cat((ring[begin:], ring[: begin + count - RING]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,11 +12,12 @@ from octavo.engine.attention.base import AttentionBackend, AttentionStep
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.request import SamplingParams, TokenLogprob
-from octavo.engine.run.graphs import DecodeGraphs
-from octavo.engine.run.step import PageTables, StepInputs, StepResult, make_inputs
+from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs
+from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, StepResult, make_inputs
 from octavo.engine.sample.sampler import Sampled, Sampler
 from octavo.engine.sample.scoring import score_tokens
-from octavo.engine.schedule.plan import RowWork, StepPlan
+from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
+from octavo.engine.transfer import Download, upload
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,11 @@ SCORE_SLICE = 256  # prompt positions scored at once: 256 x 128k float32 scores 
 
 
 class ModelRunner:
-    """The device's side of the engine. `launch` starts a step, the returned handle's `wait` gives its results."""
+    """The device's side of the engine. `launch` starts a step, the returned handle's `wait` gives its results.
+
+    On CUDA nothing here waits for the device, so several steps can be under way; they run in order on one stream. A
+    page or row that was given back may be used again at once, since only later work on that stream can touch it.
+    """
 
     def __init__(
         self,
@@ -44,50 +48,106 @@ class ModelRunner:
         self._sampler = Sampler(model.vocab_size, max_running, model.device, valid_vocab, fused=graphs)
         self._errors: dict[int, str] = {}  # plan rows of the step being launched that failed alone
         self._joined: list[int | None] = [None] * max_running  # the epoch whose parameters a row of the sampler holds
+        self._fed: list[int | None] = [None] * max_running  # the epoch whose newest token the device has
+        self._last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=model.device)
         usable = graphs and model.capturable and backend.capturable and model.device.type == "cuda"
-        self._graphs = DecodeGraphs(model, backend, cache, max_running, context_length) if usable else None
+        self._graphs = None
+        if usable:
+            self._graphs = DecodeGraphs(
+                model, backend, cache, self._sampler, self._last_tokens, max_running, context_length
+            )
+        self.run_ahead = 1 if model.device.type == "cuda" else 0
+        self.max_repeats = MAX_REPEATS if usable else 1
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> PendingStep:
-        """Starts a step. The scheduler's state must not change until its result was taken."""
-        inputs = make_inputs(plan, self._tables, self.cache.page_size, self.model.device)
+        """Starts a step. Requests may end before its results are taken; their pages must not have been read by then."""
         sampling = [index for index, work in enumerate(plan.rows) if work.samples]
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
         if self._graphs is not None and plan.num_decode_rows == len(sampling) == len(plan.rows) and not scoring:
-            logits = self._graphs.run(inputs)
-            if logits is not None:
-                return PendingStep(plan, sampling, self._sample(plan, sampling, logits), None, {}, self._take_errors())
+            pending = self._launch_graph(plan, sampling)
+            if pending is not None:
+                return pending
+        if plan.repeats > 1:
+            self.max_repeats = 1  # there was no memory to capture a graph
+            raise PlanAgain
+        return self._launch_eagerly(plan, sampling, scoring)
+
+    def _launch_graph(self, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
+        assert self._graphs is not None
+        rows = self._join_rows(plan, sampling)
+        kind = self._sampler.kind(rows)
+        self._tables.update(plan)
+        self._feed(plan)
+        outputs = self._graphs.launch(plan, self._tables, kind)
+        if outputs is None:
+            return None
+        scored = []
+        if kind == "any":
+            for turn in range(plan.repeats):
+                sampled = self._sample(rows, *outputs.scores(turn))
+                outputs.choose(sampled.ids, sampled.finite)
+                scored.append(Download([sampled.logprobs, sampled.top_ids, sampled.top_logprobs]))
+        return PendingStep(plan, sampling, Download([outputs.tokens()]), scored, self._take_errors())
+
+    def _launch_eagerly(self, plan: StepPlan, sampling: list[int], scoring: list[int]) -> PendingStep:
+        inputs = make_inputs(plan, self._tables, self.cache.page_size, self.model.device)
+        device, decodes = self.model.device, plan.num_decode_rows
+        if any(work.begin >= len(work.request.tokens) for work in plan.rows[:decodes]):
+            known = inputs.token_ids[:decodes]
+            rows_dev = upload([work.row for work in plan.rows[:decodes]], torch.int64, device)
+            known.copy_(torch.where(known == UNKNOWN, self._last_tokens[rows_dev], known))
         hidden = self._forward(inputs)
         last = inputs.layout.q_start[1:].long() - 1
         finite = None
         if len(sampling) < len(plan.rows):
             finite = torch.isfinite(hidden[last].float().sum(-1))
         scores = {index: self._score_prompt(plan.rows[index], inputs, index, hidden) for index in scoring}
-        sampled = None
-        if sampling:
-            if len(sampling) == len(plan.rows):
-                picked = hidden if plan.num_decode_rows == len(plan.rows) else hidden[last]
-            else:
-                picked = hidden[last[torch.tensor(sampling, device=last.device)]]
-            sampled = self._sample(plan, sampling, self.model.logits(picked))
-        return PendingStep(plan, sampling, sampled, finite, scores, self._take_errors())
+        if not sampling:
+            return PendingStep(plan, sampling, Download([None]), [], {}, Download([finite]), scores)
+        picked = hidden
+        if len(sampling) < len(plan.rows) or decodes < len(plan.rows):
+            picked = hidden[last[upload(sampling, torch.int64, device)]]
+        rows = self._join_rows(plan, sampling)
+        positions = upload([plan.rows[i].begin + plan.rows[i].count for i in sampling], torch.int64, device)
+        sampled = self._sample(rows, self.model.logits(picked), positions)
+        self._last_tokens.index_copy_(0, upload(rows, torch.int64, device), sampled.ids)
+        for index in sampling:
+            self._fed[plan.rows[index].row] = plan.rows[index].epoch
+        tokens = torch.where(sampled.finite, sampled.ids, NOT_FINITE)[None]
+        scored = [Download([sampled.logprobs, sampled.top_ids, sampled.top_logprobs])]
+        return PendingStep(plan, sampling, Download([tokens]), scored, self._take_errors(), Download([finite]), scores)
+
+    def _feed(self, plan: StepPlan) -> None:
+        """Gives the device the newest tokens that it did not choose itself."""
+        works = [work for work in plan.rows if self._fed[work.row] != work.epoch]
+        if not works:
+            return
+        rows = [work.row for work in works]
+        tokens = [work.request.tokens[work.begin] for work in works]
+        device = self.model.device
+        self._last_tokens.index_copy_(0, upload(rows, torch.int64, device), upload(tokens, torch.int64, device))
+        for work in works:
+            self._fed[work.row] = work.epoch
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         plan = self.backend.plan(inputs.layout, self.cache.groups)
         step = AttentionStep(self.backend, plan, self.cache.layers)
         return self.model.forward(inputs.token_ids, inputs.positions, step)
 
-    def _sample(self, plan: StepPlan, sampling: Sequence[int], logits: Tensor) -> Sampled:
-        works = [plan.rows[index] for index in sampling]
+    def _join_rows(self, plan: StepPlan, sampling: Sequence[int]) -> list[int]:
+        """The sampler's rows of a plan's sampling rows, each holding its request's parameters."""
         rows: list[int] = []
-        for index, work in zip(sampling, works, strict=True):
-            request = work.request
-            assert request.row is not None
-            if self._joined[request.row] != work.epoch:
-                self._join(index, work, request.row)
-            rows.append(request.row)
-        rows_dev = torch.tensor(rows, device=logits.device)
-        positions = torch.tensor([work.begin + work.count for work in works], device=logits.device)
+        for index in sampling:
+            work = plan.rows[index]
+            row = work.row
+            if self._joined[row] != work.epoch:
+                self._join(index, work, row)
+            rows.append(row)
+        return rows
+
+    def _sample(self, rows: list[int], logits: Tensor, positions: Tensor) -> Sampled:
+        rows_dev = self._sampler.index(rows)
         sampled = self._sampler.sample(logits, rows, rows_dev, positions)
         self._sampler.accept(rows_dev, sampled.ids, rows)
         return sampled
@@ -111,7 +171,7 @@ class ModelRunner:
         errors, self._errors = self._errors, {}
         return errors
 
-    def _score_prompt(self, work: RowWork, inputs: StepInputs, index: int, hidden: Tensor) -> list[_Scores]:
+    def _score_prompt(self, work: RowWork, inputs: StepInputs, index: int, hidden: Tensor) -> list[Download]:
         """Log probabilities of the prompt tokens that follow this step's positions, in slices."""
         request = work.request
         count = min(work.begin + work.count, request.num_prompt - 1) - work.begin
@@ -121,68 +181,73 @@ class ModelRunner:
         for offset in range(0, count, SCORE_SLICE):
             size = min(SCORE_SLICE, count - offset)
             first = work.begin + offset + 1
-            ids = torch.tensor(request.tokens[first : first + size], device=hidden.device)
+            ids = upload(request.tokens[first : first + size], torch.int64, hidden.device)
             logits = self.model.logits(hidden[begin + offset : begin + offset + size])
-            slices.append(_Scores(ids, *score_tokens(logits, ids, top)))
+            slices.append(Download([ids, *score_tokens(logits, ids, top)]))
         return slices
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    ids: Tensor
-    logprobs: Tensor
-    top_ids: Tensor
-    top_logprobs: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class PendingStep:
-    """A step under way on the device."""
+    """A step under way on the device.
 
-    plan: StepPlan
-    sampling: list[int]  # plan rows that sample
-    sampled: Sampled | None
-    finite_hidden: Tensor | None  # bool [rows]
-    scores: dict[int, list[_Scores]]
-    errors: dict[int, str]
+    `tokens` brings int64 [repeats, N], negative where there is none; `scored` for each repetition log probabilities
+    float32 [N], top ids [N, K] and top log probabilities [N, K], or nothing where no row wants them.
+    """
+
+    def __init__(
+        self,
+        plan: StepPlan,
+        sampling: list[int],
+        tokens: Download,
+        scored: list[Download],
+        errors: dict[int, str],
+        finite: Download | None = None,
+        prompt_scores: dict[int, list[Download]] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._sampling = sampling  # plan rows that sample
+        self._tokens = tokens
+        self._scored = scored
+        self._errors = errors
+        self._finite = finite
+        self._prompt_scores = prompt_scores or {}
 
     def wait(self) -> StepResult:
         """Blocks until the results are on the host."""
         count = len(self.plan.rows)
-        tokens: list[int | None] = [None] * count
-        logprobs: list[TokenLogprob | None] = [None] * count
-        finite = [True] * count if self.finite_hidden is None else self.finite_hidden.tolist()
-        if self.sampled is not None:
-            ids, good = self.sampled.ids.tolist(), self.sampled.finite.tolist()
-            for place, index in enumerate(self.sampling):
-                tokens[index] = ids[place]
-                finite[index] = finite[index] and good[place]
-            self._fill_logprobs(ids, logprobs)
-        for index in self.errors:
-            finite[index] = False
-        scored = [
-            tuple(entry for part in self.scores.get(index, ()) for entry in _entries(part)) for index in range(count)
+        tokens: list[tuple[int, ...]] = [()] * count
+        logprobs: list[tuple[TokenLogprob, ...]] = [()] * count
+        finite = self._finite.wait()[0] if self._finite is not None else None
+        good = [True] * count if finite is None else finite.tolist()
+        chosen = self._tokens.wait()[0]
+        if chosen is not None:
+            by_row = chosen.t().tolist()
+            for place, index in enumerate(self._sampling):
+                tokens[index] = tuple(token for token in by_row[place] if token >= 0)
+                good[index] = good[index] and NOT_FINITE not in by_row[place]
+            self._fill_logprobs(tokens, logprobs)
+        for index in self._errors:
+            good[index], tokens[index] = False, ()
+        prompts = [
+            tuple(entry for part in self._prompt_scores.get(index, ()) for entry in _entries(part))
+            for index in range(count)
         ]
-        return StepResult(tuple(tokens), tuple(finite), tuple(logprobs), tuple(scored), self.errors)
+        return StepResult(tuple(tokens), tuple(good), tuple(logprobs), tuple(prompts), self._errors)
 
-    def _fill_logprobs(self, ids: list[int], logprobs: list[TokenLogprob | None]) -> None:
-        sampled = self.sampled
-        if sampled is None or sampled.logprobs is None:
-            return
-        own = sampled.logprobs.tolist()
-        tops = sampled.top_ids.tolist() if sampled.top_ids is not None else None
-        top_values = sampled.top_logprobs.tolist() if sampled.top_logprobs is not None else None
-        for place, index in enumerate(self.sampling):
-            wanted = self.plan.rows[index].request.params.logprobs
-            if wanted is None:
-                continue
-            pairs: tuple[tuple[int, float], ...] = ()
-            if wanted and tops is not None and top_values is not None:
+    def _fill_logprobs(self, tokens: list[tuple[int, ...]], logprobs: list[tuple[TokenLogprob, ...]]) -> None:
+        for turn, download in enumerate(self._scored):
+            own, top_ids, top_logprobs = download.wait()
+            if own is None or top_ids is None or top_logprobs is None:
+                return
+            values, tops, top_values = own.tolist(), top_ids.tolist(), top_logprobs.tolist()
+            for place, index in enumerate(self._sampling):
+                wanted = self.plan.rows[index].request.params.logprobs
+                if wanted is None or turn >= len(tokens[index]):
+                    continue
                 pairs = tuple(zip(tops[place][:wanted], top_values[place][:wanted], strict=True))
-            logprobs[index] = TokenLogprob(ids[place], own[place], pairs)
+                logprobs[index] += (TokenLogprob(tokens[index][turn], values[place], pairs),)
 
 
-def _entries(part: _Scores) -> list[TokenLogprob]:
-    ids, own = part.ids.tolist(), part.logprobs.tolist()
-    tops, values = part.top_ids.tolist(), part.top_logprobs.tolist()
+def _entries(part: Download) -> list[TokenLogprob]:
+    ids, own, tops, values = (tensor.tolist() for tensor in part.wait() if tensor is not None)
     return [TokenLogprob(ids[i], own[i], tuple(zip(tops[i], values[i], strict=True))) for i in range(len(ids))]

@@ -13,15 +13,19 @@ from octavo.engine.attention.base import Layout
 from octavo.engine.request import TokenLogprob
 from octavo.engine.schedule.plan import StepPlan
 
+UNKNOWN = -1  # in place of a token id
+NOT_FINITE = -2  # in place of a chosen one: the row's scores were NaN or infinite (the same in kernels/rows.py)
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Results in the order of the plan's rows. `tokens` has None where nothing was sampled, `finite` False where the
-    row's hidden states or scores were NaN or infinite, `prompt_logprobs` the scored prompt tokens of this step."""
+    """Results in the order of the plan's rows. `tokens` is empty where nothing was sampled and may have several where
+    a step was repeated; `finite` is False where, after those tokens, the row's hidden states or scores were NaN or
+    infinite; `logprobs` has one entry a token or none; `prompt_logprobs` are the scored prompt tokens of this step."""
 
-    tokens: tuple[int | None, ...]
+    tokens: tuple[tuple[int, ...], ...]
     finite: tuple[bool, ...]
-    logprobs: tuple[TokenLogprob | None, ...]
+    logprobs: tuple[tuple[TokenLogprob, ...], ...]
     prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...]
     errors: Mapping[int, str] = field(default_factory=dict)  # why a row alone failed, where it was not its scores
 
@@ -55,7 +59,10 @@ class PageTables:
 
 
 def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torch.device) -> StepInputs:
-    """Lays a plan's tokens out as one flat batch; one copy to the device for each integer width."""
+    """Lays a plan's tokens out as one flat batch; one copy to the device for each integer width.
+
+    A token that a step under way is still choosing is UNKNOWN: the device has it, the host does not.
+    """
     tables.update(plan)
     rows = np.array([work.request.row for work in plan.rows], dtype=np.int64)
     q_lens = np.array([work.count for work in plan.rows], dtype=np.int64)
@@ -67,7 +74,8 @@ def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torc
 
     ids = np.empty(num_tokens, dtype=np.int64)
     for index, work in enumerate(plan.rows[:decodes]):
-        ids[index] = work.request.tokens[work.begin]
+        known = work.request.tokens
+        ids[index] = known[work.begin] if work.begin < len(known) else UNKNOWN
     for index, work in enumerate(plan.rows[decodes:], decodes):
         ids[q_start[index] : q_start[index + 1]] = work.request.tokens[work.begin : work.begin + work.count]
     if decodes == num_rows:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from octavo.engine.request import SamplingParams
 from octavo.engine.sample.fields import BAN
+from octavo.engine.transfer import upload
 
 
 class Adjustments:
@@ -45,17 +46,18 @@ class Adjustments:
         self._lengths[slot] = len(seen)
         self._seen = _widen(self._seen, len(seen) + 1, repeat_first=True)
         self._seen[slot] = seen[0]
-        self._seen[slot, : len(seen)] = torch.tensor(seen, device=self._device)
+        self._seen[slot, : len(seen)] = upload(seen, torch.int64, self._device)
         self._seen_len[slot] = len(seen)
-        self._counts[slot] = torch.bincount(torch.tensor(reply, dtype=torch.int64), minlength=self._vocab)
+        counts = torch.bincount(torch.tensor(reply, dtype=torch.int64), minlength=self._vocab)
+        self._counts[slot] = upload(counts.numpy(), torch.int32, self._device)
         strength = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-        self._strength[slot] = torch.tensor(strength, device=self._device)
+        self._strength[slot] = upload(strength, torch.float32, self._device)
         biases = {token: bias for token, bias in params.logit_bias if token < self._vocab}
         values = [float("-inf") if bias <= BAN else bias for bias in biases.values()]
         self._bias_ids, self._bias = _widen(self._bias_ids, len(biases)), _widen(self._bias, len(biases))
         self._bias_ids[slot], self._bias[slot] = 0, 0
-        self._bias_ids[slot, : len(biases)] = torch.tensor(list(biases), dtype=torch.int64, device=self._device)
-        self._bias[slot, : len(biases)] = torch.tensor(values, device=self._device)
+        self._bias_ids[slot, : len(biases)] = upload(list(biases), torch.int64, self._device)
+        self._bias[slot, : len(biases)] = upload(values, torch.float32, self._device)
         return slot
 
     def leave(self, slot: int) -> None:

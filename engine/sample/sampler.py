@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from octavo.engine.sample import noise
 from octavo.engine.sample.adjust import Adjustments
 from octavo.engine.sample.draw import Filters, draw_numpy, draw_torch
 from octavo.engine.sample.scoring import score_tokens
+from octavo.engine.transfer import upload
 
 GREEDY_BELOW = 1e-5  # temperatures under it overflow float32 and mean the likeliest token
 KEPT_BATCHES = 64  # compositions of a batch whose indices are kept on the device; steady decoding repeats one
@@ -53,6 +55,7 @@ class _Batch:
     """Indices of one composition of rows, made once. `special` rows need more than the argmax of their raw logits."""
 
     rows: tuple[_Row, ...]
+    rows_dev: Tensor
     special: tuple[int, ...]  # places in the batch
     special_dev: Tensor
     adjusted: Tensor  # places within `special`
@@ -87,24 +90,27 @@ class Sampler:
         self._rows: list[_Row | None] = [None] * max_rows
         self._batches: dict[tuple[int, ...], _Batch] = {}
         self._adjust = Adjustments(self.vocab_size, self._device)
-        # temperature, top_p, min_p of each row, its top_k, and the words of its noise
-        self._settings = torch.ones(max_rows, 3, device=self._device)
-        self._top_k = torch.zeros(max_rows, dtype=torch.int64, device=self._device)
-        self._streams = torch.zeros(max_rows, 2, dtype=torch.int64, device=self._device)
+        # temperature (0: greedy), top_p, min_p of each row, its top_k, and the words of its noise; the last row of each
+        # is nobody's, for the places of a captured step that no request fills
+        self._settings = torch.zeros(max_rows + 1, 3, device=self._device)
+        self._top_k = torch.zeros(max_rows + 1, dtype=torch.int64, device=self._device)
+        self._streams = torch.zeros(max_rows + 1, 2, dtype=torch.int64, device=self._device)
 
     @torch.inference_mode()
     def join(self, row: int, params: SamplingParams, tokens: Sequence[int], num_prompt: int, seed: int) -> None:
         """A request takes a row. `tokens` are its prompt and the reply so far, from which penalties are rebuilt."""
         if self._rows[row] is not None:
             self.leave(row)
-        filters = None
+        filters, temperature = None, 0.0
         if params.temperature >= GREEDY_BELOW:
             filters = Filters(params.temperature, params.top_k, params.top_p, params.min_p)
-            self._settings[row] = torch.tensor((params.temperature, params.top_p, params.min_p), device=self._device)
-            self._top_k[row] = params.top_k
+            temperature = params.temperature
+        settings = (temperature, params.top_p, params.min_p)
+        self._settings[row] = upload(settings, torch.float32, self._device)
+        self._top_k[row] = params.top_k
         slot = self._adjust.join(params, tokens, num_prompt) if Adjustments.needed(params) else None
         words = noise.stream(seed)
-        self._streams[row] = torch.tensor(words, device=self._device)
+        self._streams[row] = upload(words, torch.int64, self._device)
         self._rows[row] = _Row(words, filters, slot, params.logprobs)
         self._batches.clear()
 
@@ -149,6 +155,38 @@ class Sampler:
         batch = self._batch(rows)
         if batch.slots:
             self._adjust.count(batch.slots_dev, batch.slots, ids.index_select(0, batch.counted))
+
+    def index(self, rows: Sequence[int]) -> Tensor:
+        """int64 [N] on the device, of rows that each hold a request; made once for rows that stay together."""
+        return self._batch(rows).rows_dev
+
+    def kind(self, rows: Sequence[int]) -> Literal["greedy", "draw", "any"]:
+        """What these rows need: the likeliest token, a draw that `choose` can make, or whatever `sample` does."""
+        batch = self._batch(rows)
+        if batch.slots or batch.scored is not None or batch.any_top_k or batch.any_top_p or self._kernels is None:
+            return "any"
+        return "draw" if batch.drawn else "greedy"
+
+    def choose(self, logits: Tensor, rows_dev: Tensor, positions: Tensor, *, draws: bool) -> tuple[Tensor, Tensor]:
+        """(ids int64 [N], best score float32 [N]) for rows whose kind is greedy, or with `draws` greedy or draw.
+
+        Of fixed shapes and without the host's knowledge of the rows, so that it may be captured into a CUDA graph.
+        """
+        assert self._kernels is not None
+        raw = logits[:, : self.vocab_size]
+        best, ids = self._kernels.argmax(raw)
+        if not draws:
+            return ids, best
+        temperature, _, min_p = self._settings[rows_dev].t().contiguous().unbind()
+        drawn = self._kernels.draw(
+            raw,
+            best,
+            torch.where(temperature > 0, temperature, 1.0),
+            min_p.clamp(min=noise.NEGLIGIBLE),
+            self._streams[rows_dev],
+            positions,
+        )
+        return torch.where(temperature > 0, drawn, ids), best
 
     def reply_counts(self, row: int) -> Tensor | None:
         """int32 [vocab_size] of a row that uses penalties or a bias, else None."""
@@ -230,6 +268,7 @@ class Sampler:
         filters = [row.filters for row in rows if row.filters is not None]
         return _Batch(
             rows=tuple(rows),
+            rows_dev=self._index(key),
             special=special,
             special_dev=self._index(special),
             adjusted=self._index(adjusted),
@@ -245,7 +284,7 @@ class Sampler:
         )
 
     def _index(self, values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+        return upload(values, torch.int64, self._device)
 
 
 def _sampling_kernels() -> ModuleType | None:

@@ -26,6 +26,12 @@ class StepBudget:
         fits = int(self._target_gap_s / self._seconds_per_token) // MIN_CHUNK * MIN_CHUNK
         return max(MIN_CHUNK, min(self.max_chunk, fits))
 
+    def estimate_s(self, prompt_tokens: int, repeats: int = 1) -> float | None:
+        """Seconds a step is expected to take; None before anything like it was seen."""
+        if prompt_tokens == 0:
+            return None if self._decode_s is None else self._decode_s * repeats
+        return None if self._seconds_per_token is None else self._seconds_per_token * prompt_tokens
+
     def observe(self, prompt_tokens: int, num_decoding: int, seconds: float) -> None:
         """Tells how long a step with so many prompt tokens beside so many decoding rows took."""
         if prompt_tokens == 0:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from octavo.engine.request import Request
 
 
+class PlanAgain(Exception):
+    """The runner cannot run this plan as it is, and has changed what it says of itself: make another."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowWork:
     """One request's part of a step: tokens [begin, begin + count); `samples` if the next token is chosen after them.
 
-    `epoch` is the request's when the step was planned: a result is taken only while it still is (a request that was
-    preempted or ended meanwhile does not notice).
+    A repeated decode step goes on for up to `repeats` tokens. `epoch` is the request's when the step was planned: a
+    result is taken only while it still is (a request that was preempted or ended meanwhile does not notice).
     """
 
     request: Request
@@ -20,14 +24,24 @@ class RowWork:
     count: int
     samples: bool
     epoch: int
+    repeats: int = 1
+
+    @property
+    def row(self) -> int:
+        """The request's row in the runner's tables."""
+        if self.request.row is None:
+            raise RuntimeError(f"request {self.request.id} is planned without a row")
+        return self.request.row
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Rows of one flat batch; the first `num_decode_rows` have one token each."""
+    """Rows of one flat batch; the first `num_decode_rows` have one token each. A step of decode rows alone may be run
+    `repeats` times in a row, each time on the tokens of the time before."""
 
     rows: tuple[RowWork, ...]
     num_decode_rows: int
+    repeats: int = 1
 
     @property
     def num_tokens(self) -> int:

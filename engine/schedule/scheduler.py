@@ -50,6 +50,8 @@ class Scheduler:
         self._hold_back = hold_back
         self._free_rows = list(range(max_running - 1, -1, -1))
         self._last_epoch = NOT_RUNNING
+        self.stalled = False  # the last plan left a row out because no one may be preempted while steps are under way
+        self._may_preempt = True
 
     # -- the queue ----------------------------------------------------------------------------------------------------
 
@@ -78,17 +80,23 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def schedule(self, now_s: float) -> StepPlan | None:
-        """Plans the next step, or None if nothing can run."""
+    def schedule(self, now_s: float, *, may_preempt: bool = True, max_repeats: int = 1) -> StepPlan | None:
+        """Plans the next step, or None if nothing can run.
+
+        While steps are under way no one can be preempted: then `may_preempt` is False, and a plan that would have to
+        says so by `stalled`.
+        """
+        self.stalled = False
+        self._may_preempt = may_preempt
         rows: list[RowWork] = []
         planned: set[str] = set()
         for request in list(self.running):  # decodes: one token each
-            if request.num_uncomputed == 1 and request.status is RequestStatus.RUNNING:
+            if request.num_unplanned == 1 and request.status is RequestStatus.RUNNING and not _is_done(request):
                 self._plan_row(request, 1, rows, planned)
         left = self.budget.chunk(len(rows))
         for request in list(self.running):  # prompts under way
-            if left and request.num_uncomputed > 1 and request.status is RequestStatus.RUNNING:
-                left -= self._plan_row(request, min(left, request.num_uncomputed), rows, planned)
+            if left and request.num_unplanned > 1 and request.status is RequestStatus.RUNNING:
+                left -= self._plan_row(request, min(left, request.num_unplanned), rows, planned)
         if left and self.waiting:
             self._admit(left, rows, planned, now_s)
         # A preemption for a later row may have taken an earlier one out again.
@@ -96,15 +104,50 @@ class Scheduler:
         if not rows:
             return None
         rows.sort(key=lambda row: row.count != 1)
-        return StepPlan(tuple(rows), sum(row.count == 1 for row in rows))
+        decodes = sum(row.count == 1 for row in rows)
+        if (
+            max_repeats > 1
+            and not self.waiting
+            and not self.stalled
+            and all(row.samples and row.count == 1 for row in rows)
+        ):
+            return self._repeated(rows, max_repeats)
+        return StepPlan(tuple(rows), decodes)
+
+    def _repeated(self, rows: list[RowWork], max_repeats: int) -> StepPlan:
+        """The same decode rows several times in a row, as far as their limits and the free pages go."""
+        wanted = [min(max_repeats, row.request.limit - row.begin - 1) for row in rows]
+        missing = [0] * len(self.pools)
+        for row, count in zip(rows, wanted, strict=True):
+            pages = -(-(row.begin + count) // self._page_size)
+            for index, held in enumerate(row.request.pages):
+                missing[index] += max(0, pages - len(held))
+        if any(pool.num_free < count for pool, count in zip(self.pools, missing, strict=True)):
+            return StepPlan(tuple(rows), len(rows))
+        repeated = []
+        for row, count in zip(rows, wanted, strict=True):
+            request = row.request
+            self._reserve(request, row.begin + count, set())
+            request.num_planned, request.len_planned = row.begin + count, row.begin + count + 1
+            repeated.append(RowWork(request, row.begin, 1, True, row.epoch, count))
+        return StepPlan(tuple(repeated), len(rows), max(wanted))
+
+    def forget_planned(self) -> None:
+        """No step is under way: what was planned and not run is to be planned again."""
+        for request in self.running:
+            request.forget_planned()
 
     def _plan_row(self, request: Request, count: int, rows: list[RowWork], planned: set[str]) -> int:
-        if not self._reserve(request, request.num_computed + count, planned):
+        begin = request.num_planned
+        end = begin + count
+        if not self._reserve(request, end, planned):
             return 0
-        end = request.num_computed + count
-        samples = end == len(request.tokens) and end < request.limit
-        rows.append(RowWork(request, request.num_computed, count, samples, request.epoch))
+        samples = end == request.len_planned and end < request.limit
+        rows.append(RowWork(request, begin, count, samples, request.epoch))
         planned.add(request.id)
+        request.num_planned = end
+        if samples:
+            request.len_planned = end + 1
         return count
 
     def _admit(self, left: int, rows: list[RowWork], planned: set[str], now_s: float) -> None:
@@ -117,7 +160,7 @@ class Scheduler:
                 if self._policy.strict:
                     return
                 continue
-            left -= self._plan_row(request, min(left, request.num_uncomputed), rows, planned)
+            left -= self._plan_row(request, min(left, request.num_unplanned), rows, planned)
 
     def _enter(self, request: Request) -> bool:
         """Takes the cached beginning and a row, if there is room for all the request's tokens; else changes nothing."""
@@ -137,6 +180,7 @@ class Scheduler:
         self._last_epoch += 1
         request.epoch = self._last_epoch
         request.num_in_tree = request.num_computed
+        request.forget_planned()
         request.status = RequestStatus.RUNNING
         self.running.append(request)
         self.running.sort(key=lambda r: r.arrival_s)
@@ -182,6 +226,9 @@ class Scheduler:
             while missing > 0 and pool.num_free < missing:
                 if self.prefix.evict(index, missing - pool.num_free):
                     continue
+                if not self._may_preempt:
+                    self.stalled = True
+                    return False
                 victim = next((r for r in reversed(self.running) if r.id not in planned), None)
                 if victim is None or victim is request:
                     if len(self.running) > 1:
@@ -211,15 +258,16 @@ class Scheduler:
         self._free_rows.append(request.row)
         request.row, request.pages, request.prefix_handle = None, [], None
         request.epoch = NOT_RUNNING
+        request.forget_planned()
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def commit(self, work: RowWork, token_id: int | None) -> None:
-        """Takes a row's result: its tokens' keys and values are certain now, and `token_id` is the next token."""
+    def commit(self, work: RowWork, token_ids: Sequence[int]) -> None:
+        """Takes a row's result: its tokens' keys and values are certain now, and `token_ids` follow them (those of a
+        repeated step but for the last have keys and values too)."""
         request = work.request
-        request.num_computed = work.begin + work.count
-        if token_id is not None:
-            request.tokens.append(token_id)
+        request.num_computed = work.begin + work.count + max(0, len(token_ids) - 1)
+        request.tokens.extend(token_ids)
         size = self._page_size
         if request.num_computed // size > request.num_in_tree // size:
             request.prefix_handle = self.prefix.extend(
@@ -255,6 +303,11 @@ class Scheduler:
             pool.check_integrity(expected)
         if len({r.row for r in self.running}) != len(self.running):
             raise RuntimeError("two running requests share a row")
+
+
+def _is_done(request: Request) -> bool:
+    """Whether the steps under way bring the request to its limit."""
+    return request.len_planned > request.num_prompt and request.len_planned >= request.limit
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:

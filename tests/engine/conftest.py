@@ -13,7 +13,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.memory import NoCache, PagePool, RadixTree, SlotCache
 from octavo.engine.request import Delta, Event, Finished, Request, SamplingParams
 from octavo.engine.run.step import StepResult
-from octavo.engine.schedule import Scheduler, StepBudget, StepPlan, make_policy
+from octavo.engine.schedule import RowWork, Scheduler, StepBudget, StepPlan, make_policy
 
 VOCAB = 97
 
@@ -43,47 +43,74 @@ class _Done:
 
 
 class FakeRunner:
-    """Executes plans on pages of plain numbers. `broken` gives (request id, step) pairs whose scores are NaN."""
+    """Executes plans on pages of plain numbers. `broken` says whose scores are NaN now.
 
-    def __init__(self, groups: tuple[CacheGroup, ...], page_size: int) -> None:
+    Like a device it knows the tokens of steps whose results nobody took yet, by the epoch of a row's stay, and closes a
+    row at its limit or an end token.
+    """
+
+    def __init__(
+        self, groups: tuple[CacheGroup, ...], page_size: int, run_ahead: int = 0, max_repeats: int = 1
+    ) -> None:
         self.groups, self.page_size = groups, page_size
+        self.run_ahead, self.max_repeats = run_ahead, max_repeats
         self.slots: list[dict[int, tuple[int, int]]] = [{} for _ in groups]  # physical slot -> (token, position)
         self.broken: Callable[[Request], bool] = lambda request: False
         self.computed: list[tuple[str, int, int]] = []  # (request id, begin, count) of every row
         self.steps: list[StepPlan] = []
+        self._texts: dict[int, list[int]] = {}
+        self._closed: set[int] = set()
 
     def launch(self, plan: StepPlan) -> _Done:
         self.steps.append(plan)
         rows = {work.request.row for work in plan.rows}
         assert len(rows) == len(plan.rows), "two requests share a row"
-        for work in plan.rows:
-            self._write(work.request, work.begin, work.count)
-            self.computed.append((work.request.id, work.begin, work.count))
-        tokens: list[int | None] = []
-        for work in plan.rows:
-            end = work.begin + work.count
-            self._read(work.request, work.begin, end)
-            tokens.append(next_token(work.request.tokens[:end]) if work.samples else None)
-        finite = tuple(not self.broken(work.request) for work in plan.rows)
-        count = len(plan.rows)
-        return _Done(StepResult(tuple(tokens), finite, (None,) * count, ((),) * count))
+        tokens: list[list[int]] = [[] for _ in plan.rows]
+        finite = [True] * len(plan.rows)
+        for turn in range(plan.repeats):
+            for work in plan.rows:
+                if turn < work.repeats and not self._is_closed(work):
+                    self._write(work.request, self._text(work), work.begin + turn, work.count)
+            for index, work in enumerate(plan.rows):
+                if turn >= work.repeats or self._is_closed(work):
+                    continue
+                text, end = self._text(work), work.begin + turn + work.count
+                self._read(work.request, text, work.begin + turn, end)
+                self.computed.append((work.request.id, work.begin + turn, work.count))
+                if self.broken(work.request):
+                    finite[index] = False
+                    self._closed.add(work.epoch)
+                elif work.samples:
+                    assert len(text) == end, f"{work.request.id} samples at {end} with {len(text)} tokens"
+                    text.append(next_token(text))
+                    tokens[index].append(text[-1])
+                    if text[-1] in work.request.end_ids:
+                        self._closed.add(work.epoch)
+        none: tuple[()] = ()
+        return _Done(StepResult(tuple(map(tuple, tokens)), tuple(finite), (none,) * len(tokens), (none,) * len(tokens)))
+
+    def _text(self, work: RowWork) -> list[int]:
+        return self._texts.setdefault(work.epoch, list(work.request.tokens))
+
+    def _is_closed(self, work: RowWork) -> bool:
+        return work.epoch in self._closed
 
     def _slot(self, request: Request, group: int, position: int) -> int:
         page = request.pages[group][position // self.page_size]
         assert page != 0, f"{request.id} needs position {position}, which was given back"
         return page * self.page_size + position % self.page_size
 
-    def _write(self, request: Request, begin: int, count: int) -> None:
+    def _write(self, request: Request, text: list[int], begin: int, count: int) -> None:
         for group in range(len(self.groups)):
             for position in range(begin, begin + count):
-                self.slots[group][self._slot(request, group, position)] = (request.tokens[position], position)
+                self.slots[group][self._slot(request, group, position)] = (text[position], position)
 
-    def _read(self, request: Request, begin: int, end: int) -> None:
+    def _read(self, request: Request, text: list[int], begin: int, end: int) -> None:
         for index, group in enumerate(self.groups):
             first = 0 if group.window is None else max(0, begin - group.window + 1)
             for position in range(first, end):
                 held = self.slots[index].get(self._slot(request, index, position))
-                assert held == (request.tokens[position], position), f"{request.id} reads {held} at {position}"
+                assert held == (text[position], position), f"{request.id} reads {held} at {position}"
 
 
 @dataclass
@@ -94,6 +121,7 @@ class Harness:
     runner: FakeRunner
     context_length: int
     now: float = 0.0
+    tick: float = 1.0
     events: dict[str, list[Event]] = field(default_factory=dict)
 
     def submit(
@@ -113,7 +141,7 @@ class Harness:
         return last if isinstance(last, Finished) else None
 
     def step(self) -> bool:
-        self.now += 1.0
+        self.now += self.tick
         return self.core.step()
 
     def run(self, steps: int = 10_000) -> None:
@@ -138,6 +166,9 @@ def harness() -> Callable[..., Harness]:
         chunk: int = 16,
         policy: str = "fcfs",
         context_length: int = 128,
+        run_ahead: int = 0,
+        max_repeats: int = 1,
+        tick: float = 1.0,
     ) -> Harness:
         if cache == "slots":
             page_size, windows = context_length, (None,) * len(windows)
@@ -159,7 +190,7 @@ def harness() -> Callable[..., Harness]:
             prune_windows=cache != "slots",
             hold_back=cache == "tree",
         )
-        runner = FakeRunner(groups, page_size)
+        runner = FakeRunner(groups, page_size, run_ahead, max_repeats)
         made: list[Harness] = []
         core = EngineCore(
             scheduler,
@@ -167,7 +198,7 @@ def harness() -> Callable[..., Harness]:
             lambda request_id, event: made[0].events[request_id].append(event),
             clock=lambda: made[0].now,
         )
-        made.append(Harness(core, runner, context_length))
+        made.append(Harness(core, runner, context_length, tick=tick))
         return made[0]
 
     return make

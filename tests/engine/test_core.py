@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -218,7 +219,11 @@ def test_random_traffic_never_changes_a_text(harness: Make, fake_greedy: Greedy,
         chunk=data.draw(st.integers(1, 20)),
         policy=data.draw(st.sampled_from(["fcfs", "longest-prefix"])),
         context_length=context,
+        run_ahead=data.draw(st.integers(0, 8)),
+        max_repeats=data.draw(st.integers(1, 5)),
+        tick=1e-6,
     )
+    ends = frozenset(data.draw(st.lists(st.integers(0, 96), max_size=6)))
     prompts: dict[str, tuple[list[int], int]] = {}
     stems = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8] * 2, [2, 7, 1, 8, 2, 8, 1, 8], []]
     for number in range(data.draw(st.integers(1, 10))):
@@ -227,7 +232,7 @@ def test_random_traffic_never_changes_a_text(harness: Make, fake_greedy: Greedy,
         prompt = [*stem[:cut], *data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=10))]
         count = data.draw(st.integers(1, 30))
         prompts[f"r{number}"] = (prompt, count)
-        h.submit(f"r{number}", prompt, count)
+        h.submit(f"r{number}", prompt, count, ends)
         for _ in range(data.draw(st.integers(0, 6))):
             h.step()
             h.core.scheduler.check_integrity()
@@ -241,6 +246,8 @@ def test_random_traffic_never_changes_a_text(harness: Make, fake_greedy: Greedy,
     assert pool.num_free == pool.total
     for name, (prompt, count) in prompts.items():
         expected = fake_greedy(prompt, min(count, context - len(prompt)))
+        end = next((place for place, token in enumerate(expected) if token in ends), None)
+        expected = expected if end is None else expected[: end + 1]
         last = h.finished(name)
         assert isinstance(last, Finished)
         if last.reason == "aborted":
@@ -250,9 +257,67 @@ def test_random_traffic_never_changes_a_text(harness: Make, fake_greedy: Greedy,
             assert last.usage.completion_tokens == len(expected)
 
 
+@pytest.mark.parametrize("depth", range(9))
+def test_requests_join_and_leave_at_every_depth(harness: Make, fake_greedy: Greedy, depth: int) -> None:
+    h = harness(run_ahead=depth, max_repeats=3, tick=1e-6, pages=200, max_running=4)
+    prompts = {f"r{i}": ([i, 5, 6], 3 + 7 * (i % 4)) for i in range(12)}
+    for name, (prompt, count) in prompts.items():
+        h.submit(name, prompt, count)
+        h.step()
+    h.run()
+    for name, (prompt, count) in prompts.items():
+        assert h.tokens(name) == fake_greedy(prompt, count)
+    ahead = max(len(plan.rows) * plan.repeats for plan in h.runner.steps)
+    assert ahead > 4, "steps were repeated"
+
+
+def test_steps_are_launched_before_the_last_ones_results_are_taken(harness: Make) -> None:
+    h = harness(run_ahead=2, tick=1e-6)
+    h.submit("a", [1, 2, 3], 20)
+    h.step()
+    assert len(h.runner.steps) == 3
+    assert len(h.tokens("a")) == 1
+    h.run()
+    assert len(h.runner.steps) == 20, "none is launched beyond the limit"
+
+
+def test_a_broken_score_within_a_repeated_step_leaves_the_tokens_before_it(harness: Make, fake_greedy: Greedy) -> None:
+    h = harness(run_ahead=1, max_repeats=4, tick=1e-6)
+    h.submit("a", [1, 2, 3], 20)
+    h.submit("b", [4, 5, 6], 20)
+    calls = iter(range(1000))
+    h.runner.broken = lambda request: request.id == "a" and next(calls) == 9
+    h.run()
+    assert h.finished("a").reason == "error"
+    assert h.tokens("a") == fake_greedy([1, 2, 3], 9)
+    assert h.tokens("b") == fake_greedy([4, 5, 6], 20)
+
+
+def test_running_out_of_device_memory_loses_no_step(harness: Make, fake_greedy: Greedy) -> None:
+    h = harness(run_ahead=2, tick=1e-6, chunk=256, context_length=400, pages=400)
+    h.submit("short", [1, 2, 3], 30)
+    for _ in range(4):
+        h.step()
+    launch, prompt = h.runner.launch, list(range(90)) * 3
+
+    def small(plan: Any) -> Any:
+        if plan.num_tokens > 100:
+            raise torch.cuda.OutOfMemoryError("too large")
+        return launch(plan)
+
+    h.runner.launch = small
+    h.submit("long", prompt, 5)
+    h.run()
+    assert h.tokens("short") == fake_greedy([1, 2, 3], 30)
+    assert h.tokens("long") == fake_greedy(prompt, 5)
+
+
+@pytest.mark.parametrize("ahead", [0, 4])
 @pytest.mark.parametrize("cache", ["tree", "none"])
-def test_eight_growing_chats_in_sixty_four_pages_all_finish(harness: Make, fake_greedy: Greedy, cache: str) -> None:
-    h = harness(pages=64, page_size=4, cache=cache, context_length=100)
+def test_eight_growing_chats_in_sixty_four_pages_all_finish(
+    harness: Make, fake_greedy: Greedy, cache: str, ahead: int
+) -> None:
+    h = harness(pages=64, page_size=4, cache=cache, context_length=100, run_ahead=ahead, tick=1e-6)
     for index in range(8):
         h.submit(f"r{index}", [index, index + 1], 90)
     h.run(steps=2_000)
