@@ -6,7 +6,6 @@ Knows nothing of HTTP, chats or the page; they watch it through `add_listener` o
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from octavo.app.memory import release_memory
 from octavo.engine.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -40,6 +40,14 @@ class HostProgress:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the loaded model takes, in bytes: the next one can have it."""
+
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+
+
 class LoadCancelled(OctavoError):
     """The user cancelled a load; raised inside it at the next report of progress."""
 
@@ -51,17 +59,23 @@ class ModelHost:
     """Holds at most one engine.
 
     `load` returns at once and works in a thread; its outcome is `state` "ready", "failed" (with `error`) or, after
-    `cancel`, "empty". The two functions are what a load consists of: `find` makes a path of a model id, `build` an
-    engine of a path. Both get a `report` to call; it raises LoadCancelled when the load was cancelled.
+    `cancel`, "empty". The three functions are what a load consists of: `find` makes a path of a model id, `check` says
+    of a path what would keep it from loading, `build` makes an engine of it. `find` and `build` get a `report` to call;
+    it raises LoadCancelled when the load was cancelled.
+
+    A model that is loaded goes on answering while the next one is found, fetched and checked; only then is it closed.
+    If building the next one fails all the same, the one before is loaded again.
     """
 
     def __init__(
         self,
         *,
         find: Callable[[Config, Report], str | Path] | None = None,
+        check: Callable[[str | Path, Config, Holding], None] | None = None,
         build: Callable[[str | Path, Config, Report], Engine] | None = None,
     ) -> None:
         self._find = find or find_model
+        self._check = check or (check_model if find is None else _check_nothing)
         self._build = build or build_engine
         self._condition = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
@@ -70,6 +84,7 @@ class ModelHost:
         self._progress: HostProgress | None = None
         self._error: str | None = None
         self._model_id: str | None = None
+        self._next_id: str | None = None
         self._notices: tuple[str, ...] = ()
         self._attempt = 0  # raised by every load, cancel and unload; a thread of an older attempt has no say any more
         self._working = threading.Lock()  # one load or unload at a time: two engines would not fit into memory
@@ -89,12 +104,12 @@ class ModelHost:
 
     @property
     def progress(self) -> HostProgress | None:
-        """How far the running load is; None when nothing loads."""
+        """How far the running load is; None when nothing loads. In state "ready" it is that of the next model."""
         return self._progress
 
     @property
     def error(self) -> str | None:
-        """Why the last load failed: one sentence and what to do about it."""
+        """Why the last load failed: one sentence and what to do about it. The model before may be "ready" still."""
         return self._error
 
     @property
@@ -103,15 +118,22 @@ class ModelHost:
         return self._model_id
 
     @property
+    def next_id(self) -> str | None:
+        """The id of the model that is being found and checked while the loaded one goes on."""
+        return self._next_id
+
+    @property
+    def config(self) -> Config | None:
+        """What the loaded model was loaded with."""
+        return self._loaded_from if self._state == "ready" else None
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """What was done differently from what was asked, such as falling back to the CPU."""
         return self._notices
 
     def load(self, config: Config) -> None:
-        """Begin to load `config.model.id`; a loaded model is unloaded first, a running load is cancelled.
-
-        Model id "none" only unloads.
-        """
+        """Begin to load `config.model.id`; a running load is cancelled. Model id "none" only unloads."""
         if config.model.id == "none":
             self.unload()
             return
@@ -121,22 +143,28 @@ class ModelHost:
             self._attempt += 1
             attempt = self._attempt
             self._resting = None
-            self._loaded_from = config
-            self._model_id = config.model.id
-            self._error, self._notices = None, ()
+            self._error = None
             self._progress = HostProgress("starting")
-            old = self._take_engine()
-            self._set_state("loading")
-        threading.Thread(target=self._run_load, args=(attempt, config, old), name="octavo-load", daemon=True).start()
+            if self._state == "ready":
+                self._next_id = config.model.id
+                self._notify()
+            else:
+                self._model_id, self._next_id, self._notices = config.model.id, None, ()
+                self._set_state("loading")
+        threading.Thread(target=self._run_load, args=(attempt, config), name="octavo-load", daemon=True).start()
 
     def cancel(self) -> None:
-        """Stop a running load: the state is "empty" at once, what was read is freed soon after."""
+        """Stop a running load. The state is at once what it was before, what was read is freed soon after."""
         with self._condition:
-            if self._state != "loading":
+            if self._progress is None:
                 return
             self._attempt += 1
-            self._progress, self._model_id = None, None
-            self._set_state("empty")
+            self._progress, self._next_id = None, None
+            if self._state == "loading":
+                self._model_id = None
+                self._set_state("empty")
+            else:
+                self._notify()
 
     @property
     def is_resting(self) -> bool:
@@ -146,7 +174,7 @@ class ModelHost:
     def rest(self) -> None:
         """Unload a model that nobody uses; `wake` loads it again."""
         with self._condition:
-            if self._state != "ready":
+            if self._state != "ready" or self._progress is not None:
                 return
             config = self._loaded_from
             self.unload()
@@ -168,13 +196,15 @@ class ModelHost:
                 return
             engine = self._take_engine()
             self._attempt += 1
+            self._progress, self._next_id = None, None
             self._model_id, self._error, self._notices = None, None, ()
             if engine is None:
                 self._set_state("empty")
                 return
             self._set_state("unloading")
             attempt = self._attempt
-        threading.Thread(target=self._run_unload, args=(attempt, engine), name="octavo-unload", daemon=True).start()
+        # A bare argument would stay in this frame until the thread has run.
+        threading.Thread(target=self._run_unload, args=(attempt, [engine]), name="octavo-unload", daemon=True).start()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Free everything and take no more loads; waits for a running load or unload to notice."""
@@ -182,7 +212,7 @@ class ModelHost:
             self._closed = True
             self._attempt += 1
             engine = self._take_engine()
-            self._progress = None
+            self._progress, self._next_id = None, None
             self._set_state("empty")
         if engine is not None:
             _close(engine)
@@ -204,7 +234,7 @@ class ModelHost:
     def wait(self, timeout_s: float | None = None) -> HostState:
         """Block until nothing is loading or unloading (or the time is over) and say the state."""
         with self._condition:
-            self._condition.wait_for(lambda: self._state not in ("loading", "unloading"), timeout_s)
+            self._condition.wait_for(lambda: not self._is_moving, timeout_s)
             return self._state
 
     async def wait_until_settled(self, on_change: Callable[[], None] | None = None) -> HostState:
@@ -217,7 +247,7 @@ class ModelHost:
 
         remove = self.add_listener(wake)
         try:
-            while self._state in ("loading", "unloading"):
+            while self._is_moving:
                 if on_change is not None:
                     on_change()
                 await changed.wait()
@@ -226,24 +256,24 @@ class ModelHost:
         finally:
             remove()
 
+    @property
+    def _is_moving(self) -> bool:
+        return self._state in ("loading", "unloading") or self._progress is not None
+
     # In threads
 
-    def _run_load(self, attempt: int, config: Config, old: Engine | None) -> None:
-        engine: Engine | None = None
+    def _run_load(self, attempt: int, config: Config) -> None:
         failure: str | None = None
+        before: Config | None = None
         with self._working:
-            if old is not None:
-                _close(old)
-                del old
             try:
                 report = self._reporter(attempt)
                 report("finding", 0, 0, "")
-                engine = self._build(self._find(config, report), config, report)
-                with self._condition:
-                    if attempt == self._attempt:
-                        self._engine, self._notices, self._progress = engine, tuple(engine.info.notices), None
-                        self._set_state("ready")
-                        engine = None
+                source = self._find(config, report)
+                report("checking", 0, 0, "")
+                self._check(source, config, self._held())
+                before = self._give_way(attempt, config)
+                self._finish(attempt, config, self._build(source, config, report))
             except LoadCancelled:
                 pass
             except OctavoError as error:
@@ -252,21 +282,72 @@ class ModelHost:
             except Exception as error:  # a fault of ours or of a library: the server must outlive it
                 failure = f"Loading failed unexpectedly ({type(error).__name__}: {error}). The log has the details."
                 log.exception("Loading %s failed", config.model.id)
-            if engine is not None:  # cancelled in its last moment
-                _close(engine)
-                engine = None
-            gc.collect()
-        if failure is not None:
-            with self._condition:
-                if attempt == self._attempt:
-                    self._error, self._progress = failure, None
-                    self._set_state("failed")
+            release_memory()
+            if failure is not None and not (before is not None and self._restore(attempt, before, failure)):
+                self._fail(attempt, failure)
 
-    def _run_unload(self, attempt: int, engine: Engine) -> None:
-        with self._working:
+    def _held(self) -> Holding:
+        """What the loaded model would give back, in bytes by device."""
+        engine = self._engine
+        return Holding() if engine is None else Holding(engine.info.weight_bytes, engine.info.kv_bytes)
+
+    def _give_way(self, attempt: int, config: Config) -> Config | None:
+        """Closes the loaded model, if there is one, and says how it had been loaded."""
+        with self._condition:
+            if attempt != self._attempt:
+                raise LoadCancelled
+            before = self._loaded_from if self._engine is not None else None
+            engine = self._take_engine()
+            self._model_id, self._next_id, self._notices = config.model.id, None, ()
+            self._loaded_from = config
+            if self._state != "loading":
+                self._set_state("loading")
+        if engine is not None:
             _close(engine)
             del engine
-            gc.collect()
+            release_memory()
+        return before
+
+    def _finish(self, attempt: int, config: Config, engine: Engine, error: str | None = None) -> None:
+        with self._condition:
+            if attempt == self._attempt:
+                self._engine, self._notices, self._progress = engine, tuple(engine.info.notices), None
+                self._loaded_from, self._model_id, self._error = config, config.model.id, error
+                self._set_state("ready")
+                return
+        _close(engine)  # cancelled in its last moment
+
+    def _restore(self, attempt: int, config: Config, failure: str) -> bool:
+        """Brings the model back that had to give way for one that then failed."""
+        with self._condition:
+            if attempt != self._attempt:
+                return True
+            self._model_id = config.model.id
+        try:
+            report = self._reporter(attempt)
+            self._finish(attempt, config, self._build(self._find(config, report), config, report), failure)
+        except LoadCancelled:
+            return True
+        except Exception:
+            log.exception("The model before, %s, could not be loaded again", config.model.id)
+            release_memory()
+            return False
+        return True
+
+    def _fail(self, attempt: int, failure: str) -> None:
+        with self._condition:
+            if attempt != self._attempt:
+                return
+            self._error, self._progress, self._next_id = failure, None, None
+            if self._state == "ready":  # the model before was not touched
+                self._notify()
+            else:
+                self._set_state("failed")
+
+    def _run_unload(self, attempt: int, engines: list[Engine]) -> None:
+        with self._working:
+            _close(engines.pop())
+            release_memory()
         with self._condition:
             if attempt == self._attempt:
                 self._set_state("empty")
@@ -314,6 +395,19 @@ def find_model(config: Config, report: Report) -> str | Path:
     from octavo.app.library import resolve_model
 
     return resolve_model(model_id, folders=config.model.folders, revision=config.model.revision, progress=report)
+
+
+def check_model(source: str | Path, config: Config, holding: Holding) -> None:
+    """Raises what would keep the model from loading, as far as its headers and the memory can tell."""
+    if isinstance(source, str):
+        return
+    from octavo.app.library.readiness import require_loadable
+
+    require_loadable(source, config, holding.weight_bytes + holding.kv_bytes)
+
+
+def _check_nothing(source: str | Path, config: Config, holding: Holding) -> None:
+    """For hosts whose models are made up."""
 
 
 def build_engine(source: str | Path, config: Config, report: Report) -> Engine:

@@ -1,22 +1,37 @@
-"""Whether a model fits into the memory that is free now, and how long a chat then may be."""
+"""Whether a model fits into the memory that is free now, how long a chat then may be, and what else would fit."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.app.config.sizes import format_size
 from octavo.app.library import hub
 from octavo.app.library.errors import LibraryError
 from octavo.app.library.repository import needed_files
 from octavo.app.library.shape import Shape, read_shape
+from octavo.app.library.weights import count_parameters, quantizations, weight_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from octavo.engine.attention.base import CacheGroup
+
+SHORTEST_USEFUL = 64  # tokens; the engine refuses to begin with less
+
+Verdict = Literal["fits", "shorter", "no"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """An estimate, in bytes. `longest_context` is the longest chat, in tokens, that would still fit; 0: none."""
+    """An estimate, in bytes. `longest_context` is the longest chat, in tokens, that would still fit; 0: none.
+
+    `held_bytes` is what the model that is loaded now would give back.
+    """
 
     name: str
     device: str
@@ -26,14 +41,27 @@ class Fit:
     kv_bytes: int
     workspace_bytes: int
     free_bytes: int
+    held_bytes: int = 0
+    quantization: str = "none"
 
     @property
     def total_bytes(self) -> int:
         return self.weight_bytes + self.kv_bytes + self.workspace_bytes
 
     @property
+    def available_bytes(self) -> int:
+        return self.free_bytes + self.held_bytes
+
+    @property
     def fits(self) -> bool:
-        return self.total_bytes <= self.free_bytes
+        return self.context_length <= self.longest_context
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it fits as asked, with a shorter context, or not at all."""
+        if self.fits:
+            return "fits"
+        return "shorter" if self.longest_context >= SHORTEST_USEFUL else "no"
 
     def table(self) -> str:
         """The parts of the estimate, a line each."""
@@ -44,79 +72,137 @@ class Fit:
     def sentence(self) -> str:
         """What happened, why, what to do now."""
         need = f"{self.name} needs about {format_size(self.total_bytes)} on {self.device} for a chat of "
-        need += f"{self.context_length} tokens; {format_size(self.free_bytes)} are free."
+        need += f"{self.context_length} tokens; {format_size(self.available_bytes)} are free."
         if self.fits:
             return f"{need} It fits."
-        if self.longest_context >= 64:
+        if self.verdict == "shorter":
             return f"{need} With model.context_length: {self.longest_context} it fits."
         return f"{need} Choose a smaller model, or close programs that use the memory."
 
 
-def estimate_fit(
-    path: Path,
-    *,
-    context_length: int | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    fusion: bool = True,
-) -> Fit:
-    """Reads the checkpoint's headers (no weights) and compares with the memory free now.
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a model is to be loaded: the part of config.yaml that its memory depends on. None: the model's own length."""
 
-    Raises CheckpointError or UnsupportedModelError for what cannot be loaded, DeviceError for a missing device.
-    """
+    context_length: int | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    fusion: bool = True
+    quantization: str = "none"
+    kv_memory_bytes: int | None = None
+    kv_memory_share: float | None = None
+    paged_attention: bool = True
+    kv_cache_dtype: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """What an estimate needs to know of a model: its name, configuration and number of parameters."""
+
+    name: str
+    config: Mapping[str, Any]
+    parameters: int
+
+
+def sketch_path(path: Path) -> Sketch:
+    """From a checkpoint's headers. Raises CheckpointError or UnsupportedModelError for what cannot be loaded."""
     from octavo.engine.load.checkpoint import open_checkpoint
 
     with open_checkpoint(path) as checkpoint:
-        shape = read_shape(checkpoint.config)
-        parameters = sum(prod(tensor.shape) for tensor in checkpoint.tensors.values())
-    return _estimate(path.name, shape, parameters, context_length, device, dtype, fusion)
+        return Sketch(path.name, checkpoint.config, sum(prod(tensor.shape) for tensor in checkpoint.tensors.values()))
 
 
-def estimate_repository(
-    repo_id: str,
-    *,
-    revision: str = "main",
-    context_length: int | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    fusion: bool = True,
-) -> Fit:
-    """The same for a model of the hub that is not on disk, from its config.json and the sizes of its files.
+def sketch_repository(repo_id: str, variant: str | None = None, revision: str = "main") -> Sketch:
+    """From a hub repository's config.json, or from the header of its GGUF file, without fetching the weights.
 
-    Raises LibraryError's kinds; also for a GGUF repository, whose figures are in the file itself.
+    Raises LibraryError's kinds.
     """
-
-    hub.probe(f"{repo_id} is not on disk.")
     found = hub.look_up(repo_id, revision)
-    commit, files = found.commit, found.files
-    weights = [file for file in needed_files(repo_id, files) if file.name.endswith(".safetensors")]
+    files = needed_files(repo_id, found.files, variant)
+    weights = [file for file in files if file.name.endswith(".safetensors")]
     if not weights:
-        raise LibraryError(
-            f"What {repo_id} needs is written inside its GGUF file.",
-            remedy=f"Fetch it first: octavo models pull {repo_id}",
-        )
-    config = json.loads(hub.fetch_file(repo_id, "config.json", commit).read_text(encoding="utf-8"))
+        from octavo.app.library.remote_header import read_remote_config
+
+        config, parameters = read_remote_config(repo_id, found.commit, files)
+        return Sketch(f"{repo_id}:{variant}" if variant else repo_id, config, parameters)
+    try:
+        config = json.loads(hub.fetch_file(repo_id, "config.json", found.commit).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LibraryError(f"The config.json of {repo_id} is not valid JSON ({error}).") from error
+    if not isinstance(config, dict):
+        raise LibraryError(f"The config.json of {repo_id} holds no settings.")
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-    parameters = sum(file.size for file in weights) // (4 if stored == "float32" else 2)
-    return _estimate(repo_id, read_shape(config), parameters, context_length, device, dtype, fusion)
+    by_size = sum(file.size for file in weights) // (4 if stored == "float32" else 2)
+    return Sketch(repo_id, config, sum(found.parameters.values()) or count_parameters(config) or by_size)
 
 
-def _estimate(
-    name: str, shape: Shape, parameters: int, context_length: int | None, device: str, dtype: str, fusion: bool
-) -> Fit:
-    from octavo.engine.quant import weight_format
-    from octavo.engine.run.resolve import free_memory, resolve_device, resolve_dtype
+def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
+    """Compares with the memory free now; `held_bytes` of it are the loaded model's.
 
-    place, _ = resolve_device(device)
-    kind = resolve_dtype(dtype, place)
-    itemsize = kind.itemsize
-    context = min(context_length or shape.max_positions, shape.max_positions)
-    weights, workspace = parameters * itemsize, workspace_bytes(shape, itemsize, place.type)
-    if shape.tied and not weight_format("none", device=place, dtype=kind, fusion=fusion).shares_embedding:
-        weights += shape.vocab_size * shape.hidden_size * itemsize  # the head is stored a second time
-    free = free_memory(place)
-    longest = longest_context(shape, itemsize, free - weights - workspace)
-    return Fit(name, str(place), context, longest, weights, kv_bytes(shape, itemsize, context), workspace, free)
+    Raises UnsupportedModelError, LoadError for a format the model cannot have, DeviceError for a missing device.
+    """
+    from octavo.engine.run.resolve import free_memory, resolve_device, resolve_dtype, resolve_kv_dtype
+
+    device, _ = resolve_device(wish.device)
+    dtype = resolve_dtype(wish.dtype, device)
+    shape = read_shape(sketch.config)
+    kv_dtype = resolve_kv_dtype(wish.kv_cache_dtype, dtype)
+    weights = weight_bytes(
+        sketch.config,
+        sketch.parameters,
+        quantization=wish.quantization,
+        device=device,
+        dtype=dtype,
+        fusion=wish.fusion,
+    )
+    workspace = workspace_bytes(shape, dtype.itemsize, device.type)
+    free = free_memory(device)
+    context = min(wish.context_length or shape.max_positions, shape.max_positions)
+    left = free + held_bytes - weights - (0 if device.type == "cuda" else workspace)
+    return Fit(
+        name=sketch.name,
+        device=str(device),
+        context_length=context,
+        longest_context=longest_context(shape, kv_dtype, left, device, wish),
+        weight_bytes=weights,
+        kv_bytes=kv_bytes(shape, kv_dtype.itemsize, context),
+        workspace_bytes=workspace,
+        free_bytes=free,
+        held_bytes=held_bytes,
+        quantization=wish.quantization,
+    )
+
+
+def alternatives(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> list[Fit]:
+    """The same model in every format it can be converted to at load, the largest first."""
+    from octavo.engine.errors import OctavoError
+
+    found = []
+    for name in quantizations():
+        try:
+            found.append(estimate(sketch, replace(wish, quantization=name), held_bytes))
+        except OctavoError:  # not on this device, or not of this architecture
+            continue
+    return sorted(found, key=lambda fit: -fit.weight_bytes)
+
+
+def best_fitting(fits: list[Fit]) -> Fit | None:
+    """The most exact of `alternatives` that fits as asked, else the one that leaves room for the longest chat."""
+    whole = next((fit for fit in fits if fit.fits), None)
+    return whole or max(
+        (fit for fit in fits if fit.verdict == "shorter"), key=lambda fit: fit.longest_context, default=None
+    )
+
+
+def estimate_fit(path: Path, **wanted: Any) -> Fit:
+    """The estimate for a checkpoint on disk; `wanted` are fields of `Wish`."""
+    return estimate(sketch_path(path), Wish(**wanted))
+
+
+def estimate_repository(repo_id: str, *, variant: str | None = None, revision: str = "main", **wanted: Any) -> Fit:
+    """The estimate for a model of the hub that is not on disk. Raises LibraryError's kinds."""
+    hub.probe(f"{repo_id} is not on disk.")
+    return estimate(sketch_repository(repo_id, variant, revision), Wish(**wanted))
 
 
 def kv_bytes(shape: Shape, itemsize: int, context_length: int) -> int:
@@ -125,16 +211,32 @@ def kv_bytes(shape: Shape, itemsize: int, context_length: int) -> int:
     return 2 * shape.kv_heads * shape.head_size * itemsize * tokens
 
 
-def longest_context(shape: Shape, itemsize: int, budget_bytes: int) -> int:
-    """The most tokens, at most the model's own length, whose keys and values fit into `budget_bytes`."""
-    low, high = 0, shape.max_positions
-    while low < high:
-        middle = (low + high + 1) // 2
-        if kv_bytes(shape, itemsize, middle) <= budget_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def longest_context(shape: Shape, kv_dtype: torch.dtype, left_bytes: int, device: torch.device, wish: Wish) -> int:
+    """The longest chat the engine would begin with if `left_bytes` are free beside the weights, in tokens."""
+    from octavo.engine.config import EngineConfig
+    from octavo.engine.errors import MemoryExhaustedError
+    from octavo.engine.run.resolve import kv_budget, longest_chat
+
+    config = EngineConfig(kv_memory_bytes=wish.kv_memory_bytes, kv_memory_share=wish.kv_memory_share)
+    if left_bytes <= 0:
+        return 0
+    try:
+        budget = kv_budget(config, left_bytes, device)
+    except MemoryExhaustedError:
+        return 0
+    page_size = config.page_size
+    return min(shape.max_positions, longest_chat(_cache_groups(shape), budget, kv_dtype, page_size))
+
+
+def _cache_groups(shape: Shape) -> list[CacheGroup]:
+    from octavo.engine.attention.base import CacheGroup, Plane
+
+    planes = (Plane("k", shape.kv_heads, shape.head_size), Plane("v", shape.kv_heads, shape.head_size))
+    groups = []
+    for window in dict.fromkeys(shape.windows):
+        layers = tuple(index for index, own in enumerate(shape.windows) if own == window)
+        groups.append(CacheGroup(str(window), layers, planes, window))
+    return groups
 
 
 def workspace_bytes(shape: Shape, itemsize: int, device_type: str) -> int:
@@ -146,3 +248,19 @@ def workspace_bytes(shape: Shape, itemsize: int, device_type: str) -> int:
     chunk, rows = 512, 64  # the engine's defaults on the CPU
     activations = chunk * (2 * shape.intermediate_size + 4 * shape.hidden_size) * itemsize
     return activations + 2 * rows * shape.vocab_size * 4
+
+
+def wish_of(values: Any) -> Wish:
+    """What a configuration (`Settings.values`) asks for."""
+    model, engine = values.model, values.engine
+    return Wish(
+        context_length=None if model.context_length == "auto" else model.context_length,
+        device=model.device,
+        dtype=model.dtype,
+        fusion=engine.fusion,
+        quantization=model.quantization,
+        kv_memory_bytes=engine.kv_memory.size_bytes,
+        kv_memory_share=engine.kv_memory.share,
+        paged_attention=engine.paged_attention,
+        kv_cache_dtype=engine.kv_cache_dtype,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.app.config.sizes import format_size
+from octavo.app.library.readiness import check_tensors
 from octavo.app.library.shape import read_shape
 
 
@@ -13,16 +14,13 @@ def report(path: Path) -> str:
     from octavo.engine.errors import CheckpointError
     from octavo.engine.load.checkpoint import open_checkpoint
     from octavo.engine.load.inspect import inspect_checkpoint
-    from octavo.engine.model.build import check_checkpoint
-    from octavo.engine.model.spec import has_own_decoder
 
     found = inspect_checkpoint(path)
     if found.problems:
         raise CheckpointError(f"{path} cannot be loaded: " + "\n".join(found.problems), file=str(path))
     with open_checkpoint(path) as checkpoint:
         shape = read_shape(checkpoint.config)
-        if has_own_decoder(checkpoint.config):
-            check_checkpoint(checkpoint)
+        check_tensors(checkpoint)
     formats = ", ".join(f"{name} {format_size(size)}" for name, size in found.bytes_by_dtype.items())
     lines = [
         f"{'path':<13} {found.path}",

@@ -1,4 +1,4 @@
-"""What the files of a repository are, by their names: which of them a model needs, and what its quantizations are called.
+"""What the files of a repository are, by their names: which a model needs, and how its quantizations are called.
 
 Only safetensors and GGUF weights with their configuration and tokenizer are wanted; never pickles, never code.
 """

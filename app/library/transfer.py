@@ -1,7 +1,7 @@
 """One file of a repository into the hub's cache: goes on where it stopped, and counts only once its hash is right.
 
 The hub library begins a broken file anew (its temporary names are made for one try), so the bytes come through its
-session, but are kept here as blobs/<etag>.incomplete, which stays when a download is paused or the machine is turned off.
+session, but are kept here as blobs/<etag>.incomplete, which stays when a download is paused or the power goes.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _point(pointer: Path, blob: Path) -> None:
     pointer.unlink(missing_ok=True)  # a link whose content is gone
     if not constants.HF_HUB_DISABLE_SYMLINKS:
         try:
-            os.symlink(os.path.relpath(blob, pointer.parent), pointer)
+            pointer.symlink_to(os.path.relpath(blob, pointer.parent))
             return
         except (OSError, NotImplementedError) as error:
             log.debug("No link could be made (%s); the file is moved.", error)

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from fake_hub import FakeHub, serving
 from huggingface_hub import constants
 
 from octavo.app.library import starter
 from octavo.app.library.starter import Starter
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
 
 PIP_SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
 
@@ -97,84 +91,24 @@ def make_starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return make
 
 
-@dataclass
-class FakeHub:
-    """Repositories by name, each file by name; `deny` maps a repository to the answer (status, error code) it gives."""
-
-    url: str = ""
-    repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    deny: dict[str, tuple[int, str]] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)
-    cut_after: int | None = None  # bytes after which the next download breaks off
-
-
 @pytest.fixture
 def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A hub on this machine that the hub library takes for the real one."""
-    hub = FakeHub()
+    with serving(FakeHub()) as hub:
+        use_hub(hub, monkeypatch)
+        yield hub
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            """Quiet."""
 
-        def do_HEAD(self) -> None:
-            self._answer()
-
-        def do_GET(self) -> None:
-            self._answer()
-
-        def _answer(self) -> None:
-            hub.requests.append(f"{self.command} {self.path}")
-            path = self.path.split("?")[0]
-            if path == "/":
-                return self._send(200, b"hub")
-            if path.startswith("/api/models/"):
-                repo_id, _, revision = path.removeprefix("/api/models/").partition("/revision/")
-            else:
-                repo_id, _, revision = path.removeprefix("/").partition("/resolve/")
-            if repo_id in hub.deny:
-                status, code = hub.deny[repo_id]
-                return self._send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": "no"})
-            files = hub.repositories.get(repo_id)
-            if files is None:
-                return self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-            revision, _, name = revision.partition("/")
-            if revision not in {"main", COMMIT}:
-                return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
-            if not name:
-                siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
-                body = json.dumps({"id": repo_id, "sha": COMMIT, "siblings": siblings}).encode()
-                return self._send(200, body, {"Content-Type": "application/json"})
-            if name not in files:
-                return self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
-            etag = hashlib.sha256(files[name]).hexdigest()
-            return self._send(200, files[name], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
-
-        def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-            self.send_response(status)
-            for key, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                cut, hub.cut_after = hub.cut_after if len(body) > 1000 else None, None
-                self.wfile.write(body[:cut])
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
+def use_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What HF_ENDPOINT would do, for a library that read it long ago; no token is set."""
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("HF_TOKEN_PATH", os.devnull)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(Path(constants.HF_HUB_CACHE).parent / "token"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    yield hub
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def safetensors_repository(**more: bytes) -> dict[str, bytes]:

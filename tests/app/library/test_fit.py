@@ -9,14 +9,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hosting import settings
 from safetensors.torch import save_file
 
-from octavo.app.library import LibraryError, ModelNotFoundError
-from octavo.app.library.fit import Fit, estimate_fit, estimate_repository, kv_bytes, longest_context
+from octavo.app.library import ModelNotFoundError
+from octavo.app.library.fit import (
+    Fit,
+    Wish,
+    alternatives,
+    best_fitting,
+    estimate,
+    estimate_fit,
+    estimate_repository,
+    kv_bytes,
+    longest_context,
+    sketch_path,
+)
 from octavo.app.library.inspect import report
+from octavo.app.library.readiness import require_loadable
 from octavo.app.library.shape import read_shape
-from octavo.engine.errors import CheckpointError, UnsupportedModelError
+from octavo.engine.config import EngineConfig
+from octavo.engine.engine import Engine
+from octavo.engine.errors import CheckpointError, MemoryExhaustedError, OctavoError, UnsupportedModelError
 from octavo.engine.quant.cpu import BlockedFormat
+from octavo.engine.run import resolve
 
 if TYPE_CHECKING:
     from tests.app.library.conftest import FakeHub
@@ -56,13 +72,63 @@ def test_an_architecture_of_transformers_own_is_judged_too() -> None:
         read_shape({"model_type": "mamba"})
 
 
-def test_the_longest_chat_is_exactly_what_fits() -> None:
+def test_the_longest_chat_is_what_the_engine_would_begin_with() -> None:
     shape = read_shape(LLAMA)
-    budget = kv_bytes(shape, 2, 300)
-    assert longest_context(shape, 2, budget) == 300
-    assert longest_context(shape, 2, budget - 1) == 299
-    assert longest_context(shape, 2, 10**12) == 512
-    assert longest_context(shape, 2, -5) == 0
+    page = kv_bytes(shape, 2, 16)
+
+    def longest(left_bytes: int, **wished: int) -> int:
+        return longest_context(shape, torch.bfloat16, left_bytes, torch.device("cpu"), Wish(**wished))
+
+    # A quarter of what is free on the CPU, in pages of 16 tokens, two of them kept back.
+    assert longest(4 * 12 * page) == 160
+    assert longest(4 * 12 * page - 4) == 144
+    assert longest(10**12) == 512
+    assert longest(-5) == 0
+    assert longest(10**9, kv_memory_bytes=5 * page) == 48
+    assert longest(4 * page, kv_memory_bytes=5 * page) == 0
+
+
+def test_the_estimate_is_what_the_engine_then_does(starter_path: Path) -> None:
+    config = EngineConfig(device="cpu", kv_memory_bytes=64 << 20, kv_cache_dtype="bfloat16")
+    engine = Engine.load(starter_path, config)
+    try:
+        wish = Wish(device="cpu", kv_memory_bytes=64 << 20, kv_cache_dtype="bfloat16")
+        fit = estimate(sketch_path(starter_path), wish)
+        assert (fit.verdict, fit.longest_context) == ("shorter", engine.context_length)
+        assert fit.weight_bytes == pytest.approx(engine.info.weight_bytes, rel=1e-3)
+    finally:
+        engine.close()
+
+
+def test_what_the_loaded_model_holds_counts_as_available(starter_path: Path) -> None:
+    wish = Wish(device="cpu", context_length=1000)
+    alone = estimate(sketch_path(starter_path), wish)
+    switching = estimate(sketch_path(starter_path), wish, held_bytes=1 << 40)
+    assert switching.available_bytes - alone.available_bytes == pytest.approx(1 << 40, rel=0.01)
+    assert switching.weight_bytes == alone.weight_bytes
+
+
+def test_formats_that_would_fit_are_named_from_the_most_exact_on(starter_path: Path) -> None:
+    fits = alternatives(sketch_path(starter_path), Wish(device="cpu", context_length=1000))
+    assert fits[0].quantization == "none"
+    assert [fit.weight_bytes for fit in fits] == sorted((fit.weight_bytes for fit in fits), reverse=True)
+    assert best_fitting(fits) is fits[0]
+    tight = [replace(fit, longest_context=0 if fit.quantization == "none" else 500) for fit in fits]
+    best = best_fitting(tight)
+    assert best is (tight[1] if len(tight) > 1 else None)
+    assert best_fitting([replace(fit, longest_context=0) for fit in fits]) is None
+
+
+def test_weights_that_cannot_fit_are_refused_before_they_are_read(
+    starter_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(tmp_path, model__device="cpu").values
+    require_loadable(starter_path, config)
+    monkeypatch.setattr(resolve, "free_memory", lambda device: 100 << 20)
+    with pytest.raises(MemoryExhaustedError, match=r"need .* on cpu; 100 MiB are free\.") as caught:
+        require_loadable(starter_path, config)
+    assert caught.value.remedy
+    require_loadable(starter_path, config, held_bytes=1 << 30)
 
 
 def test_the_sentence_says_what_to_do() -> None:
@@ -75,15 +141,36 @@ def test_the_sentence_says_what_to_do() -> None:
 def test_a_model_of_the_hub_is_judged_before_it_is_fetched(fake_hub: FakeHub) -> None:
     files = {"config.json": json.dumps({**LLAMA, "dtype": "float32"}).encode(), "tokenizer.json": b"{}"}
     fake_hub.repositories["org/model"] = {**files, "model.safetensors": b"w" * 40_000}
-    fake_hub.repositories["org/gguf"] = {"m-Q8_0.gguf": b"8"}
     fit = estimate_repository("org/model", device="cpu", dtype="bfloat16", context_length=100)
-    assert fit.weight_bytes == 20_000
+    layer = 64 * (64 + 32 + 32) + 64 * 64 + 3 * 64 * 128 + 2 * 64
+    assert fit.weight_bytes == (2 * 1000 * 64 + 3 * layer + 64) * 2
     assert fit.kv_bytes == 3 * 2 * (2 * 16) * 2 * 100
     assert not any("model.safetensors" in request for request in fake_hub.requests)
-    with pytest.raises(LibraryError, match="octavo models pull org/gguf"):
-        estimate_repository("org/gguf", device="cpu")
     with pytest.raises(ModelNotFoundError, match="There is no model org/none"):
         estimate_repository("org/none", device="cpu")
+
+
+def test_a_gguf_file_of_the_hub_is_judged_by_its_first_bytes(fake_hub: FakeHub, starter_path: Path) -> None:
+    whole = starter_path.read_bytes()
+    fake_hub.repositories["org/gguf"] = {"m-Q4_1.gguf": whole, "m-Q8_0.gguf": whole}
+    wish = {"device": "cpu", "dtype": "bfloat16", "context_length": 1000}
+    fit = estimate_repository("org/gguf", variant="Q4_1", **wish)
+    assert replace(fit, free_bytes=0, longest_context=0, name="") == replace(
+        estimate_fit(starter_path, **wish), free_bytes=0, longest_context=0, name=""
+    )
+    asked = [int(wanted.rpartition("-")[2]) for wanted in fake_hub.ranges]
+    assert max(asked) < 8 << 20
+    with pytest.raises(ModelNotFoundError, match="several GGUF files: Q4_1, Q8_0"):
+        estimate_repository("org/gguf")
+    fake_hub.has_ranges = False
+    assert estimate_repository("org/gguf", variant="Q4_1", **wish).kv_bytes == fit.kv_bytes
+
+
+@pytest.mark.parametrize("lie", [b"<!doctype html>" + bytes(4000), b"GGUF" + bytes(4000)])
+def test_a_gguf_file_of_the_hub_that_is_none_is_refused(fake_hub: FakeHub, lie: bytes) -> None:
+    fake_hub.repositories["org/gguf"] = {"m.gguf": lie}
+    with pytest.raises(OctavoError, match=r"m\.gguf"):
+        estimate_repository("org/gguf", device="cpu")
 
 
 def test_a_tied_head_counts_twice_where_the_cpu_reorders_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +179,20 @@ def test_a_tied_head_counts_twice_where_the_cpu_reorders_it(tmp_path: Path, monk
 
     tensors = {"model.embed_tokens.weight": torch.zeros(1000, 64, dtype=torch.bfloat16)}
     save_file(tensors, tmp_path / "model.safetensors")
-    for tied, times in ((True, 2), (False, 1)):
+    head = 1000 * 64 * 2
+
+    def tie(tied: bool) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "tie_word_embeddings": tied}), encoding="utf-8")
-        monkeypatch.setattr(BlockedFormat, "available", staticmethod(lambda dtype: dtype == torch.bfloat16))
-        assert weight_bytes(dtype="bfloat16") == times * 1000 * 64 * 2
-        assert weight_bytes(dtype="bfloat16", fusion=False) == 1000 * 64 * 2
-        assert weight_bytes(dtype="float32") == 1000 * 64 * 4
-        monkeypatch.setattr(BlockedFormat, "available", staticmethod(lambda dtype: False))
-        assert weight_bytes(dtype="bfloat16") == 1000 * 64 * 2
+
+    tie(False)
+    apart = weight_bytes(dtype="bfloat16")
+    tie(True)
+    monkeypatch.setattr(BlockedFormat, "available", staticmethod(lambda dtype: dtype == torch.bfloat16))
+    assert weight_bytes(dtype="bfloat16") == apart
+    assert weight_bytes(dtype="bfloat16", fusion=False) == apart - head
+    assert weight_bytes(dtype="float32") == 2 * (apart - head)
+    monkeypatch.setattr(BlockedFormat, "available", staticmethod(lambda dtype: False))
+    assert weight_bytes(dtype="bfloat16") == apart - head
 
 
 def test_the_starter_needs_what_its_size_says(starter_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_each_refusal_has_its_own_sentence(
     kind: type[Exception],
     said: str,
 ) -> None:
-    fake_hub.deny["org/model"] = (status, code)
+    fake_hub.deny["org/model"], fake_hub.tokens["hf_right"] = (status, code), "ada"
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(kind, match=said) as caught:
