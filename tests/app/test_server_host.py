@@ -16,7 +16,7 @@ from fake_engine import FakeEngine
 from hosting import GatedLoads, settings
 
 from octavo.app.config import Config
-from octavo.app.host import LoadCancelled, ModelHost
+from octavo.app.host import Holding, LoadCancelled, ModelHost
 from octavo.engine.errors import LoadError
 
 
@@ -233,3 +233,118 @@ def test_asyncio_can_wait_for_a_load(loads: GatedLoads, config: Config) -> None:
     assert asyncio.run(test()) == "ready"
     assert any(done > 0 for done in seen)
     host.close()
+
+
+class Switching:
+    """A host whose parts can be held and made to fail, with a record of what happened in which order."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.failures: dict[str, Exception] = {}
+        self.held = threading.Event()
+        self.held.set()
+        self.host = ModelHost(find=self.find, check=self.check, build=self.build)
+
+    def find(self, config: Config, report: Any) -> Path:
+        self.did.append(f"find {config.model.id}")
+        while not self.held.wait(0.002):
+            report("downloading", 1, 2, "hub")
+        self.fail("find")
+        return Path(config.model.id)
+
+    def check(self, source: object, config: object, holding: Holding) -> None:
+        self.did.append(f"check {source} beside {holding.weight_bytes + holding.kv_bytes}")
+        self.fail("check")
+
+    def build(self, source: object, config: object, report: Any) -> FakeEngine:
+        self.did.append(f"build {source}")
+        self.fail(f"build {source}")
+        engine = FakeEngine(name=str(source))
+        close = engine.close
+        engine.close = lambda: (self.did.append(f"close {source}"), close())  # type: ignore[method-assign]
+        return engine
+
+    def fail(self, what: str) -> None:
+        if what in self.failures:
+            raise self.failures[what]
+
+    def load(self, tmp_path: Path, name: str) -> str:
+        self.host.load(settings(tmp_path, model__id=name).values)
+        return self.host.wait(5)
+
+
+@pytest.fixture
+def switching(tmp_path: Path) -> Switching:
+    made = Switching()
+    assert made.load(tmp_path, "old") == "ready"
+    made.did.clear()
+    return made
+
+
+def test_the_next_model_is_found_and_checked_before_the_loaded_one_is_closed(
+    switching: Switching, tmp_path: Path
+) -> None:
+    assert switching.load(tmp_path, "new") == "ready"
+    assert switching.did == ["find new", "check new beside 2", "close old", "build new"]
+    assert (switching.host.model_id, switching.host.next_id, switching.host.error) == ("new", None, None)
+
+
+@pytest.mark.parametrize("part", ["find", "check"])
+def test_a_model_that_cannot_be_loaded_leaves_the_loaded_one_alone(
+    switching: Switching, tmp_path: Path, part: str
+) -> None:
+    switching.failures[part] = LoadError("It has the unknown architecture foo.")
+    engine = switching.host.engine
+    assert switching.load(tmp_path, "new") == "ready"
+    assert switching.host.engine is engine
+    assert (switching.host.model_id, switching.host.error) == ("old", "It has the unknown architecture foo.")
+    assert "close old" not in switching.did
+    del switching.failures[part]
+    assert switching.load(tmp_path, "new") == "ready"
+    assert switching.host.error is None
+
+
+def test_a_loaded_model_answers_while_the_next_one_is_fetched(switching: Switching, tmp_path: Path) -> None:
+    switching.held.clear()
+    switching.host.load(settings(tmp_path, model__id="new").values)
+    wait_for(lambda: switching.host.progress is not None and switching.host.progress.stage == "downloading")
+    assert (switching.host.state, switching.host.model_id, switching.host.next_id) == ("ready", "old", "new")
+    assert switching.host.engine is not None
+    switching.host.rest()  # whoever waits for the next model needs the loaded one until then
+    assert switching.host.state == "ready"
+    switching.host.cancel()
+    assert (switching.host.state, switching.host.model_id, switching.host.progress) == ("ready", "old", None)
+    switching.held.set()
+    switching.host.close()
+    assert switching.did == ["find new", "close old"]
+
+
+def test_a_model_that_fails_while_it_is_built_makes_room_for_the_one_before(
+    switching: Switching, tmp_path: Path
+) -> None:
+    switching.failures["build new"] = LoadError("The GPU is out of memory.")
+    assert switching.load(tmp_path, "new") == "ready"
+    assert switching.did[2:] == ["close old", "build new", "find old", "build old"]
+    assert (switching.host.model_id, switching.host.error) == ("old", "The GPU is out of memory.")
+    assert switching.host.engine is not None
+    assert switching.host.engine.info.name == "old"
+    assert switching.host.config is not None
+    assert switching.host.config.model.id == "old"
+
+
+def test_if_the_one_before_fails_too_the_first_reason_is_told(switching: Switching, tmp_path: Path) -> None:
+    switching.failures |= {"build new": LoadError("The GPU is out of memory."), "build old": LoadError("Gone.")}
+    assert switching.load(tmp_path, "new") == "failed"
+    assert (switching.host.engine, switching.host.error) == (None, "The GPU is out of memory.")
+    switching.failures.clear()
+    assert switching.load(tmp_path, "old") == "ready"
+
+
+def test_unloading_while_the_next_one_is_fetched_ends_both(switching: Switching, tmp_path: Path) -> None:
+    switching.held.clear()
+    switching.host.load(settings(tmp_path, model__id="new").values)
+    wait_for(lambda: switching.host.progress is not None and switching.host.progress.stage == "downloading")
+    switching.host.unload()
+    assert switching.host.wait(5) == "empty"
+    assert switching.did == ["find new", "close old"]
+    assert (switching.host.model_id, switching.host.next_id) == (None, None)
