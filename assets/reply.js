@@ -178,11 +178,11 @@ export class ReplyTurn {
   }
 
   note(about) {
-    const notes = about.notices.map((text) => h("p", { class: "notice" }, text));
+    const notes = about.notices.map((remark) => h("p", { class: "notice" }, remark.text));
     const blank = this.answer.element.childElementCount === 0;
     if (about.status === "failed") {
       const retry = h("button", { type: "button", class: "plain", onclick: () => this.actions.retry() }, t("turn.retry"));
-      notes.push(h("div", { class: "failure", role: "alert" }, h("p", {}, about.error || t("turn.failed")), retry));
+      notes.push(h("div", { class: "failure", role: "alert" }, h("p", {}, about.error?.text || t("turn.failed")), retry));
     } else if (about.status === "stopped" && blank) {
       notes.push(h("p", { class: "notice" }, t("turn.stopped")));
     }

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from octavo.app.chat.patience import patiently
-from octavo.app.chat.store import ChatStore, StoreError
+from octavo.app.chat.shelves import Shelves
+from octavo.app.chat.store import StoreError
 from octavo.app.chat.types import Message
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,8 @@ class Endings:
     Belongs to the event loop, except `waiting`. `on_stored` gets the chat of each reply that was stored late.
     """
 
-    def __init__(self, store: ChatStore, on_stored: Callable[[str], None]) -> None:
-        self._store = store
+    def __init__(self, shelves: Shelves, on_stored: Callable[[str], None]) -> None:
+        self._shelves = shelves
         self._on_stored = on_stored
         self._waiting: dict[str, Message] = {}  # by id
         self._task: asyncio.Task[None] | None = None
@@ -73,12 +74,13 @@ class Endings:
             self._on_stored(message.chat_id)
 
     def _finish(self, message: Message) -> None:
-        self._store.finish_reply(
+        self._shelves.of(message.chat_id).finish_reply(
             message.id,
             message.status,
             message.content,
             message.reasoning,
             token_ids=message.token_ids,
             error=message.error,
+            error_code=message.error_code,
             stats=message.stats,
         )

@@ -38,10 +38,11 @@ class _Outcome:
     status: MessageStatus
     error: str | None = None
     stats: ReplyStats | None = None
+    code: str | None = None  # of the error
 
 
 class Reply:
-    """A running reply.
+    """A running reply, or one that goes on: it begins with the text of `message`.
 
     `prepare` makes its prompt and sampling values once there is an engine, in a worker thread; may raise OctavoError.
     """
@@ -54,9 +55,9 @@ class Reply:
         self._host = host
         self._prepare = prepare
         self._publish = publish
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._token_ids: list[int] = []
+        self._text = [message.content]
+        self._reasoning = [message.reasoning]
+        self._token_ids = list(message.token_ids)
         self._unsent_text: list[str] = []
         self._unsent_reasoning: list[str] = []
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -67,6 +68,7 @@ class Reply:
         self._handle: RequestHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._left_out_turns = 0
+        self._grown = False  # has got text or thoughts in this run
         self._begun = False
         self._stopped = False
 
@@ -87,7 +89,7 @@ class Reply:
 
     def opening(self) -> list[LiveEvent]:
         """What someone who begins to watch now needs to know besides the message itself."""
-        waiting = [self._progress] if self._progress is not None and not self._token_ids else []
+        waiting = [self._progress] if self._progress is not None and not self._grown else []
         return [*self._notices, *waiting]
 
     def start(self, on_end: Callable[[Message], None]) -> None:
@@ -118,16 +120,23 @@ class Reply:
         except asyncio.CancelledError:
             outcome = _Outcome("stopped")
         except OctavoError as error:
-            outcome = _Outcome("failed", error=str(error))
+            outcome = _Outcome("failed", error=str(error), code=getattr(error, "code", None))
         except Exception as error:
             log.exception("A reply failed")
-            outcome = _Outcome("failed", error=f"The reply failed unexpectedly ({type(error).__name__}).")
+            sentence = f"The reply failed unexpectedly ({type(error).__name__})."
+            outcome = _Outcome("failed", error=sentence, code="unexpected")
         if self._handle is not None and outcome.stats is None:  # left before the engine said that it ended
             self._handle.abort()
         self._flush()
         if self._save_timer is not None:
             self._save_timer.cancel()
-        message = replace(self.message, status=outcome.status, error=outcome.error, stats=outcome.stats)
+        message = replace(
+            self.message,
+            status=outcome.status,
+            error=outcome.error,
+            error_code=outcome.code or None,
+            stats=outcome.stats or self._message.stats,
+        )
         try:
             on_end(message)
         finally:
@@ -156,7 +165,7 @@ class Reply:
                     return self._outcome(event)
         finally:
             place.cancel()
-        raise ChatError("The engine ended without finishing this reply.", remedy="Regenerate it.")
+        raise ChatError("The engine ended without finishing this reply.", remedy="Regenerate it.", code="engine_ended")
 
     async def _keep_prompt(self, prompt: Prompt) -> None:
         try:
@@ -166,6 +175,7 @@ class Reply:
             )
         except StoreError:  # without them the next prompt is made from the text: slower, but no reason to fail
             log.exception("The ids of a prompt could not be saved")
+        self._token_ids.clear()  # those of a reply that goes on are in its prompt now
 
     async def _engine(self) -> Engine:
         """The engine, once the model is loaded."""
@@ -176,7 +186,7 @@ class Reply:
         if engine is None:
             if self._host.error is not None:
                 raise ChatError("The model could not be loaded:", remedy=self._host.error)
-            raise ChatError("No model is loaded.", remedy="Choose one, then regenerate this reply.")
+            raise ChatError("No model is loaded.", remedy="Choose one, then regenerate this reply.", code="no_model")
         return engine
 
     def _say_loading(self) -> None:
@@ -261,6 +271,7 @@ class Reply:
         self._unsent_reasoning.clear()
         if not (text or reasoning):
             return
+        self._grown = True
         self._sent_s = time.monotonic()
         if text:
             self._text.append(text)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from octavo.app.chat.context import Prompt, build_prompt
 from octavo.app.chat.endings import Endings
-from octavo.app.chat.errors import ChatBusyError, ChatError, StaleChatError, UnknownChatError
-from octavo.app.chat.live import Hub, Subscription
+from octavo.app.chat.errors import ChatBusyError, ChatError, OtherModelError, StaleChatError, UnknownChatError
+from octavo.app.chat.live import Subscription
+from octavo.app.chat.news import News
 from octavo.app.chat.patience import patiently
+from octavo.app.chat.preparation import prepare_reply
 from octavo.app.chat.reply import Reply
 from octavo.app.chat.sampling import ANY_VOCABULARY, sampling_params
+from octavo.app.chat.shelves import Shelves
 from octavo.app.chat.store import ChatStore, StoreBusyError, StoreError
+from octavo.app.chat.store_records import ChatRecord, Put
+from octavo.app.chat.store_rows import new_id
+from octavo.app.chat.store_search import SearchHit
+from octavo.app.chat.titles import make_title, title_of_copy
 from octavo.app.chat.types import (
+    TEMPORARY,
+    Attachment,
     Chat,
-    ChatChanged,
     ChatList,
-    ChatRemoved,
     ChatSettings,
     ChatSummary,
     ListEvent,
@@ -29,46 +33,44 @@ from octavo.app.chat.types import (
     Message,
     Notice,
     Remark,
+    Shown,
     Snapshot,
     UserTurn,
 )
 from octavo.app.host import ModelHost
 from octavo.app.text import without_halves
-from octavo.engine.request import SamplingParams
 
 if TYPE_CHECKING:
     from octavo.app.config import Settings
-    from octavo.engine.engine import Engine
 
 log = logging.getLogger(__name__)
 
-TITLE_LENGTH = 60
+UNDO_S = 120.0  # so long a deleted chat can be brought back; then it is erased
 
 
 class ChatService:
     """Chats for any number of tabs.
 
-    One reply a chat at a time: `send` and `regenerate` raise ChatBusyError while one runs. Replies run on the event
-    loop that called `start` and end only by themselves, by `stop` or with the server. `send`, `regenerate` and the
-    subscriptions belong to that loop; all other methods may be called from any thread.
+    One reply a chat at a time: what begins one raises ChatBusyError while one runs. Replies run on the event loop that
+    called `start` and end only by themselves, by `stop` or with the server. What is async and the subscriptions belong
+    to that loop; all other methods may be called from any thread.
     """
 
     def __init__(self, store: ChatStore, host: ModelHost, settings: Settings) -> None:
         self.store = store
         self.host = host
         self.settings = settings
+        self._shelves = Shelves(store)
         self._replies: dict[str, Reply] = {}  # by chat
-        self._hubs: dict[str, Hub[LiveEvent]] = {}  # by chat
-        self._list_hub: Hub[ListEvent] = Hub()
-        self._endings = Endings(store, self._publish_changed)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_thread: int | None = None
+        self._news = News(self._summary)
+        self._endings = Endings(self._shelves, self._news.changed)
         self._closing = False
 
     async def start(self) -> None:
         """Take over the running loop and close what a dead process left open."""
-        self._bind()
+        self._news.bind()
         await patiently(self.store.close_open_replies)
+        self._purge_later()
 
     async def close(self) -> None:
         """Stop all replies, keeping what they have, and end all subscriptions."""
@@ -79,85 +81,197 @@ class ChatService:
         for reply in replies:
             await reply.wait()
         await self._endings.close()
-        for hub in self._hubs.values():
-            hub.close()
-        self._list_hub.close()
+        self._news.close()
+        self._shelves.close()
+
+    def store_of(self, chat_id: str) -> ChatStore:
+        """Where the chat is: in the file, or in memory."""
+        return self._shelves.of(chat_id)
 
     # Chats
 
     def list_chats(self) -> list[ChatSummary]:
         """Every chat, the last used first."""
-        return [replace(chat, generating=chat.id in self._replies) for chat in self.store.list_chats()]
+        return [replace(chat, generating=chat.id in self._replies) for chat in self._shelves.list_chats()]
 
-    def create_chat(self, system: str | None = None) -> Chat:
-        chat = self.store.create_chat(without_halves(system) if system else None)
-        self._publish_changed(chat.id)
+    def search(self, wanted: str) -> list[SearchHit]:
+        """Chats whose title or turns have all words of `wanted`, the last used first."""
+        return self._shelves.search(without_halves(wanted))
+
+    def create_chat(self, system: str | None = None, *, temporary: bool = False) -> Chat:
+        """An empty chat. A temporary one is never written to disk and ends with the server, or by `delete_chat`."""
+        chat = self._shelves.create(without_halves(system) if system else None, temporary=temporary)
+        self._news.changed(chat.id)
         return chat
 
     def get_chat(self, chat_id: str) -> Chat | None:
-        """The chat's current branch; a reply that is being written is shown as far as it is."""
+        """The chat's shown branch; a reply that is being written is shown as far as it is."""
         ended = self._endings.waiting  # before reading too: one may be stored meanwhile
-        chat = self.store.get_chat(chat_id)
+        chat = self.store_of(chat_id).get_chat(chat_id)
         if chat is None:
             return None
         newer = {**ended, **self._endings.waiting}
         running = self.running(chat_id)
         if running is not None:
             newer[running.id] = running
-        return replace(chat, messages=tuple(newer.get(message.id, message) for message in chat.messages))
+        return replace(chat, messages=tuple(_as_far_as(newer, message) for message in chat.messages))
 
-    def rename_chat(self, chat_id: str, title: str) -> bool:
-        renamed = self.store.update_chat(chat_id, title=make_title(title))
-        if renamed:
-            self._publish_changed(chat_id)
-        return renamed
+    def update_chat(
+        self,
+        chat_id: str,
+        *,
+        title: str | None = None,
+        pinned: bool | None = None,
+        folder: str | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> bool:
+        """Change what the list says about a chat; None leaves as it is. False if there is no such chat."""
+        changed = self.store_of(chat_id).update_chat(
+            chat_id,
+            title=None if title is None else make_title(title),
+            pinned=pinned,
+            folder=None if folder is None else make_title(folder),
+            tags=None if tags is None else [tag for tag in map(make_title, tags) if tag],
+        )
+        if changed:
+            self._news.changed(chat_id)
+        return changed
 
     def delete_chat(self, chat_id: str) -> bool:
-        """Delete a chat with all its turns; a reply that runs in it is stopped."""
+        """Take a chat away, for good after UNDO_S; a reply that runs in it is stopped."""
         self.stop(chat_id)
-        deleted = self.store.delete_chat(chat_id)
+        deleted = self.store_of(chat_id).delete_chat(chat_id)
         if deleted:
-            self._on_loop(lambda: self._removed(chat_id))
+            self._news.removed(chat_id)
+            self._news.on_loop(self._purge_later)
         return deleted
+
+    def restore_chat(self, chat_id: str) -> bool:
+        """Undo `delete_chat`; False if it is too late."""
+        restored = self.store_of(chat_id).restore_chat(chat_id)
+        if restored:
+            self._news.changed(chat_id)
+        return restored
+
+    def keep_chat(self, chat_id: str) -> Chat:
+        """Make a lasting chat of a temporary one. It gets a new id; the old one is gone."""
+        self._idle_chat(chat_id)
+        chat = self._shelves.keep(chat_id)
+        if chat is None:
+            raise UnknownChatError
+        self._news.changed(chat.id)
+        self._news.removed(chat_id)
+        return chat
+
+    def branch_chat(self, chat_id: str, message_id: str) -> Chat:
+        """A new chat that begins as this one does, up to the message."""
+        store = self.store_of(chat_id)
+        chat, settings, messages = store.get_chat(chat_id), store.get_chat_settings(chat_id), store.branch(message_id)
+        if chat is None or settings is None or not messages or messages[-1].chat_id != chat_id:
+            raise UnknownChatError
+        prefix = TEMPORARY if chat.temporary else ""
+        unsaved = dict(self._endings.waiting)
+        running = self.running(chat_id)
+        if running is not None:
+            unsaved[running.id] = running
+        copy = replace(chat, id=prefix + new_id(), title=title_of_copy(chat.title), updated_s=0.0, pinned=False)
+        turns = [_as_far_as(unsaved, message) for message in messages]
+        newest = [m.id for m in messages if m.role == "assistant" and m.id not in unsaved][-2:]
+        sequences = {reply: store.sequence(reply) for reply in newest}
+        put = store.put(ChatRecord(replace(copy, messages=()), settings, tuple(turns)), sequences=sequences)
+        self._news.changed(put.chat_id)
+        return copy
+
+    def put(self, record: ChatRecord) -> Put:
+        """Add a chat as a whole, or what the chat of its id lacks. Who looks at it sees it."""
+        put = self.store.put(record)
+        self._news.changed(put.chat_id)
+        if not put.created and put.turns:
+            self._tell_shown(put.chat_id)
+        return put
 
     def sampling(self, chat_id: str) -> dict[str, object]:
         """The chat's own sampling values (those not named follow the settings and the model)."""
-        settings = self.store.get_chat_settings(chat_id)
+        settings = self.store_of(chat_id).get_chat_settings(chat_id)
         return {} if settings is None else dict(settings.sampling)
 
     def set_sampling(self, chat_id: str, values: Mapping[str, object]) -> None:
         """Replace the chat's own sampling values, from its next reply on. Raises RequestError naming a wrong one."""
+        settings = self.store_of(chat_id).get_chat_settings(chat_id)
+        if settings is None:
+            raise UnknownChatError
+        self.set_chat_settings(chat_id, replace(settings, sampling=values))
+
+    def set_chat_settings(self, chat_id: str, settings: ChatSettings) -> None:
+        """Replace what the chat has of its own. Raises RequestError naming a wrong sampling value."""
         engine = self.host.engine
-        sampling_params(values, vocab_size=ANY_VOCABULARY if engine is None else engine.info.vocab_size)
-        settings = self.store.get_chat_settings(chat_id)
-        if settings is None or not self.store.set_chat_settings(chat_id, replace(settings, sampling=values)):
+        sampling_params(settings.sampling, vocab_size=ANY_VOCABULARY if engine is None else engine.info.vocab_size)
+        if not self.store_of(chat_id).set_chat_settings(chat_id, settings):
             raise UnknownChatError
 
     # Replies
 
-    async def send(self, chat_id: str, text: str, *, after: str | None = None, nonce: str | None = None) -> Message:
+    async def send(
+        self,
+        chat_id: str,
+        text: str,
+        *,
+        after: str | None = None,
+        beside: str | None = None,
+        nonce: str | None = None,
+        attachments: Sequence[Attachment] = (),
+    ) -> Message:
         """Store the user's turn and start the reply to it; returns the reply, still empty and streaming.
 
-        `after` is the newest turn the sender has seen: StaleChatError if there are newer ones. `nonce` names this very
+        `after` is the newest turn the sender has seen: StaleChatError if there are newer ones. `beside` names a turn of
+        the user of which this is another version; what follows the first one stays with it. `nonce` names this very
         sending: a second one of the same name (double click, retry after a lost answer) returns the reply to the first.
         """
-        self._bind()
+        self._news.bind()
+        text = without_halves(text)
+        if not text.strip() and not attachments:
+            raise ChatError("The message is empty.", remedy="Write something first.", code="empty")
+        return await patiently(lambda: self._send(chat_id, text, after, beside, nonce, attachments))
+
+    async def regenerate(self, chat_id: str, message_id: str | None = None) -> Message:
+        """Write another reply beside `message_id` (None: to the chat's last user turn); earlier ones are kept."""
+        self._news.bind()
+        return await patiently(lambda: self._regenerate(chat_id, message_id))
+
+    async def continue_reply(self, chat_id: str) -> Message:
+        """Go on with the chat's last reply, exactly after its text."""
+        self._news.bind()
+        return await patiently(lambda: self._continue(chat_id))
+
+    async def edit_reply(self, chat_id: str, message_id: str, text: str) -> Message:
+        """Add a version of a reply with another text, written by the user."""
+        self._news.bind()
         text = without_halves(text)
         if not text.strip():
-            raise ChatError("The message is empty.", remedy="Write something first.")
-        return await patiently(lambda: self._send(chat_id, text, after, nonce))
+            raise ChatError("The message is empty.", remedy="Write something first.", code="empty")
+        return await patiently(lambda: self._edit_reply(chat_id, message_id, text))
 
-    async def regenerate(self, chat_id: str) -> Message:
-        """Write another reply to the chat's last user turn; the earlier one is kept beside it, out of sight."""
-        self._bind()
-        return await patiently(lambda: self._regenerate(chat_id))
+    def show_version(self, chat_id: str, message_id: str, step: int = 0) -> None:
+        """Show the version of a turn `step` places after `message_id`, and what was shown after it last."""
+        store = self.store_of(chat_id)
+        versions = store.versions(message_id)
+        if message_id not in versions:
+            raise UnknownChatError
+        at = max(0, min(len(versions) - 1, versions.index(message_id) + step))
+        store.show(chat_id, versions[at])
+        self._tell_shown(chat_id)
+
+    def use_model(self, chat_id: str) -> None:
+        """Let the loaded model (or the one that is being loaded) write in this chat from now on."""
+        if self.host.model_id is not None and self.store_of(chat_id).update_chat(chat_id, model=self.host.model_id):
+            self._news.changed(chat_id)
 
     def stop(self, chat_id: str) -> bool:
         """End the chat's running reply, keeping what it has; False if none runs."""
         reply = self._replies.get(chat_id)
         if reply is None:
             return False
-        self._on_loop(reply.stop)
+        self._news.on_loop(reply.stop)
         return True
 
     def requests(self) -> dict[str, str]:
@@ -174,97 +288,115 @@ class ChatService:
 
     def subscribe(self, chat_id: str) -> Subscription[LiveEvent]:
         """What happens in a chat from now on. While a reply runs the first event is its Snapshot."""
-        self._bind()
-        return self._hub(chat_id).subscribe(lambda missed: self._opening(chat_id, missed))
+        self._news.bind()
+        return self._news.chat(chat_id).subscribe(lambda missed: self._opening(chat_id, missed))
 
     def subscribe_list(self) -> Subscription[ListEvent]:
         """The list of chats, then every change of it."""
-        self._bind()
-        return self._list_hub.subscribe(lambda _: [ChatList(tuple(self.list_chats()))])
+        self._news.bind()
+        return self._news.list.subscribe(lambda _: [ChatList(tuple(self.list_chats()))])
 
     # Inside
 
     def _idle_chat(self, chat_id: str) -> Chat:
         if self._closing:
-            raise ChatError("Octavo is shutting down.")
-        chat = self.store.get_chat(chat_id)
+            raise ChatError("Octavo is shutting down.", code="closing")
+        chat = self.store_of(chat_id).get_chat(chat_id)
         if chat is None:
             raise UnknownChatError
         if chat_id in self._replies:
             raise ChatBusyError
         return chat
 
-    def _send(self, chat_id: str, text: str, after: str | None, nonce: str | None) -> Message:
+    def _chat_for_reply(self, chat_id: str) -> Chat:
+        """An idle chat whose model is the loaded one, or that has none yet."""
+        chat, loaded = self._idle_chat(chat_id), self.host.model_id
+        if chat.model is not None and loaded is not None and chat.model != loaded:
+            raise OtherModelError(chat.model, loaded)
+        return chat
+
+    def _send(
+        self,
+        chat_id: str,
+        text: str,
+        after: str | None,
+        beside: str | None,
+        nonce: str | None,
+        attachments: Sequence[Attachment],
+    ) -> Message:
         """One try at `send`: stores the turn and the beginning of its reply, or nothing."""
+        store = self.store_of(chat_id)
         if nonce is not None:
-            earlier = self.store.find_nonce(chat_id, nonce)
-            replies = self.store.replies_to(earlier.id) if earlier else []
+            earlier = store.find_nonce(chat_id, nonce)
+            replies = store.replies_to(earlier.id) if earlier else []
             if replies:
                 return self._as_known(replies[-1])
-        chat = self._idle_chat(chat_id)
-        if after is not None and (not chat.messages or chat.messages[-1].id != after):
+        chat = self._chat_for_reply(chat_id)
+        if after is not None and beside is None and (not chat.messages or chat.messages[-1].id != after):
             raise StaleChatError
-        with self.store.together():
-            turn = self.store.add_message(chat_id, "user", text, nonce=nonce)
+        with store.together():
+            turn = store.add_message(chat_id, "user", text, beside_id=beside, nonce=nonce, attachments=attachments)
             if not chat.title:
-                self.store.update_chat(chat_id, title=make_title(text))
-            message = self._add_reply(chat_id, turn)
-        self._hub(chat_id).publish(UserTurn(turn))
-        return self._start_reply(message, turn)
+                store.update_chat(chat_id, title=make_title(text or attachments[0].name))
+            message = self._add_reply(chat, turn)
+        self._news.chat(chat_id).publish(UserTurn(turn))
+        return self._start_reply(message)
 
-    def _regenerate(self, chat_id: str) -> Message:
-        chat = self._idle_chat(chat_id)
-        turn = next((message for message in reversed(chat.messages) if message.role == "user"), None)
-        if turn is None:
-            raise ChatError("There is nothing to reply to yet.", remedy="Send a message first.")
-        return self._start_reply(self._add_reply(chat_id, turn), turn)
+    def _regenerate(self, chat_id: str, message_id: str | None) -> Message:
+        chat = self._chat_for_reply(chat_id)
+        turns = chat.messages if message_id is None else self.store_of(chat_id).branch(message_id)
+        turn = next((message for message in reversed(turns) if message.role == "user"), None)
+        if turn is None or turn.chat_id != chat_id:
+            raise ChatError("There is nothing to reply to yet.", remedy="Send a message first.", code="nothing")
+        return self._start_reply(self._add_reply(chat, turn))
 
-    def _add_reply(self, chat_id: str, turn: Message) -> Message:
-        engine = self.host.engine
-        return self.store.add_message(
-            chat_id,
-            "assistant",
-            "",
-            parent_id=turn.id,
-            status="streaming",
-            model=engine.info.name if engine is not None else self.host.model_id,
+    def _continue(self, chat_id: str) -> Message:
+        chat = self._chat_for_reply(chat_id)
+        last = chat.messages[-1] if chat.messages else None
+        if last is None or last.role != "assistant" or not (last.content or last.reasoning):
+            raise ChatError("There is no reply to go on with.", remedy="Send a message first.", code="nothing")
+        if last.id in self._endings.waiting:
+            raise StoreBusyError("This reply is not saved yet.", remedy="Try again in a moment.")
+        return self._start_reply(self.store_of(chat_id).reopen_reply(last.id, self._model_name()))
+
+    def _edit_reply(self, chat_id: str, message_id: str, text: str) -> Message:
+        self._idle_chat(chat_id)
+        store = self.store_of(chat_id)
+        old = store.get_message(message_id)
+        if old is None or old.chat_id != chat_id or old.role != "assistant":
+            raise UnknownChatError
+        edited = store.add_message(chat_id, "assistant", text, beside_id=message_id, model=old.model)
+        self._tell_shown(chat_id)
+        self._news.changed(chat_id)
+        return edited
+
+    def _add_reply(self, chat: Chat, turn: Message) -> Message:
+        if chat.model is None and self.host.model_id is not None:
+            self.store_of(chat.id).update_chat(chat.id, model=self.host.model_id)
+        return self.store_of(chat.id).add_message(
+            chat.id, "assistant", "", parent_id=turn.id, status="streaming", model=self._model_name()
         )
 
-    def _start_reply(self, message: Message, turn: Message) -> Message:
-        chat_id = message.chat_id
+    def _model_name(self) -> str | None:
+        engine = self.host.engine
+        return engine.info.name if engine is not None else self.host.model_id
+
+    def _start_reply(self, message: Message) -> Message:
+        chat_id, store = message.chat_id, self.store_of(message.chat_id)
         reply = Reply(
             message,
-            store=self.store,
+            store=store,
             host=self.host,
-            prepare=lambda engine: self._prepare(chat_id, turn.id, engine),
-            publish=self._hub(chat_id).publish,
+            prepare=lambda engine: prepare_reply(
+                engine, message, store=store, settings=self.settings, unsaved=self._endings.waiting
+            ),
+            publish=self._news.chat(chat_id).publish,
         )
         self._replies[chat_id] = reply
-        self._hub(chat_id).publish(Snapshot(message))
+        self._news.chat(chat_id).publish(Snapshot(message))
         reply.start(on_end=self._ended)
-        self._publish_changed(chat_id)
+        self._news.changed(chat_id)
         return message
-
-    def _prepare(self, chat_id: str, turn_id: str, engine: Engine) -> tuple[Prompt, SamplingParams]:
-        """The reply's prompt and sampling values, by what the chat, the settings and the model say now."""
-        settings = self.store.get_chat_settings(chat_id) or ChatSettings()
-        params = sampling_params(
-            {},
-            chat=settings.sampling,
-            settings=self.settings.values.sampling.model_dump(),
-            model=engine.info.generation_defaults,
-            vocab_size=engine.info.vocab_size,
-        )
-        params = replace(params, stop=(*params.stop, *engine.template.stop_strings))
-        ended = self._endings.waiting
-        turns = [ended.get(turn.id, turn) for turn in self.store.branch(turn_id)]
-        if settings.system:
-            turns.insert(0, Message(id="", chat_id=chat_id, role="system", content=settings.system))
-
-        def sequence(message_id: str) -> tuple[int, ...]:  # of a reply that is not on disk yet, only the text is known
-            return () if message_id in ended else self.store.sequence(message_id)
-
-        return build_prompt(engine, turns, sequence=sequence, max_tokens=params.max_tokens), params
 
     def _ended(self, message: Message) -> None:
         chat_id = message.chat_id
@@ -273,16 +405,23 @@ class ChatService:
         finally:
             self._replies.pop(chat_id, None)
         if error is not None and not isinstance(error, StoreBusyError):  # a busy file is nothing to trouble anyone with
-            self._hub(chat_id).publish(Notice(message.id, Remark(f"This reply is not saved yet. {error}", "unsaved")))
-        self._publish_changed(chat_id)
-        for idle in [idle for idle, hub in self._hubs.items() if not len(hub) and idle not in self._replies]:
-            del self._hubs[idle]
+            remark = Remark(f"This reply is not saved yet. {error}", "unsaved", {"why": str(error)})
+            self._news.chat(chat_id).publish(Notice(message.id, remark))
+        self._news.changed(chat_id)
+        self._news.tidy(self._replies)
 
-    def _removed(self, chat_id: str) -> None:
-        hub = self._hubs.pop(chat_id, None)
-        if hub is not None:
-            hub.close()
-        self._list_hub.publish(ChatRemoved(chat_id))
+    def _purge_later(self) -> None:
+        self._news.later(UNDO_S, self._purge)
+
+    def _purge(self) -> None:
+        if self._closing:
+            return
+        try:
+            self._shelves.purge_deleted(UNDO_S)
+        except StoreBusyError:
+            self._purge_later()
+        except StoreError:
+            log.exception("Deleted chats could not be erased")
 
     def _as_known(self, message: Message) -> Message:
         """A stored reply as far as it has come, on disk or not."""
@@ -293,40 +432,27 @@ class ChatService:
 
     def _opening(self, chat_id: str, missed: LiveEvent | None) -> list[LiveEvent]:
         reply = self._replies.get(chat_id)
-        if reply is not None:
-            return [Snapshot(reply.message), *reply.opening()]
-        return [] if missed is None else [missed]
+        events: list[LiveEvent] = [] if reply is None else [Snapshot(reply.message), *reply.opening()]
+        if missed is None:
+            return events
+        chat = self.get_chat(chat_id)
+        return [missed] if chat is None else [Shown(chat.messages), *events[1:]]
 
-    def _hub(self, chat_id: str) -> Hub[LiveEvent]:
-        return self._hubs.setdefault(chat_id, Hub())
+    def _tell_shown(self, chat_id: str) -> None:
+        """Show everybody who looks at the chat the branch that is shown now."""
 
-    def _publish_changed(self, chat_id: str) -> None:
-        def publish() -> None:
-            try:
-                chat = self.store.summary(chat_id)
-            except StoreError:  # what happened in the chat has happened, though the list cannot show it
-                log.exception("A chat's line in the list could not be read")
-                return
-            if chat is not None:
-                self._list_hub.publish(ChatChanged(replace(chat, generating=chat_id in self._replies)))
+        def shown() -> Shown | None:
+            chat = self.get_chat(chat_id)
+            return None if chat is None else Shown(chat.messages)
 
-        self._on_loop(publish)
+        self._news.tell(chat_id, shown)
 
-    def _bind(self) -> None:
-        if self._loop is None:
-            self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
-
-    def _on_loop(self, action: Callable[[], None]) -> None:
-        if self._loop is None or threading.get_ident() == self._loop_thread:
-            action()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(action)
+    def _summary(self, chat_id: str) -> ChatSummary | None:
+        chat = self.store_of(chat_id).summary(chat_id)
+        return None if chat is None else replace(chat, generating=chat_id in self._replies)
 
 
-def make_title(text: str) -> str:
-    """A chat's title: the text on one line, cut between words."""
-    line = " ".join(without_halves(text).split())
-    if len(line) <= TITLE_LENGTH:
-        return line
-    cut = line[:TITLE_LENGTH]
-    return (cut.rsplit(" ", 1)[0] if " " in cut else cut).rstrip(",;:.") + "…"
+def _as_far_as(newer: Mapping[str, Message], message: Message) -> Message:
+    """`message` with the text it has by now, and its own place among the versions."""
+    known = newer.get(message.id)
+    return message if known is None else replace(known, version=message.version, versions=message.versions)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from octavo.app.chat import store_schema, store_search
 from octavo.app.chat.store_file import StoreBusyError, StoreError, StoreFile
 from octavo.app.chat.store_presets import PresetStore
+from octavo.app.chat.store_records import ChatRecord, Put, read_record, write_record
 from octavo.app.chat.store_rows import (
     SUMMARY_COLUMNS,
     from_attachments,
@@ -183,6 +184,25 @@ class ChatStore:
             )
             return done.rowcount > 0
 
+    def record(self, chat_id: str) -> ChatRecord | None:
+        """The chat as a whole, every version of every turn."""
+        with self._file.reading() as db:
+            return read_record(db, chat_id)
+
+    def put(self, record: ChatRecord, *, sequences: Mapping[str, Sequence[int]] | None = None) -> Put:
+        """Add a chat as a whole, or to the chat of its id the turns that it lacks.
+
+        `sequences`: for replies of the record the ids of prompt and reply together, where they are known.
+        """
+        with self._file.writing() as db:
+            put = write_record(db, record)
+            for message in record.messages:
+                ids = (sequences or {}).get(message.id, ())
+                if ids:
+                    prompt = ids[: len(ids) - len(message.token_ids)]
+                    self._write_prompt(db, put.ids[message.id], prompt, put.ids.get(_reply_before(record, message)))
+            return put
+
     # The tree of messages
 
     def add_message(
@@ -331,13 +351,11 @@ class ChatStore:
     def set_prompt(self, message_id: str, prompt_ids: Sequence[int], *, base_id: str | None = None) -> None:
         """Keep the ids a reply was made from. What they share with the ids of `base_id`, an earlier reply, is not
         stored twice."""
-        base = self.sequence(base_id) if base_id else ()
-        shared = _common_prefix(base, prompt_ids)
         with self._file.writing() as db:
-            db.execute(
-                "UPDATE messages SET base_id = ?, base_tokens = ?, prompt_ids = ? WHERE id = ?",
-                (base_id if shared else None, shared, pack(prompt_ids[shared:]), message_id),
-            )
+            if base_id == message_id:  # a continued reply: what it had so far is part of its prompt now
+                base_id = db.execute("SELECT base_id FROM messages WHERE id = ?", (message_id,)).fetchone()["base_id"]
+            self._write_prompt(db, message_id, prompt_ids, base_id)
+            db.execute("UPDATE messages SET token_ids = NULL WHERE id = ?", (message_id,))
 
     def sequence(self, message_id: str) -> tuple[int, ...]:
         """Prompt and reply ids of a stored reply, as the engine saw them; empty if they are not known."""
@@ -368,6 +386,15 @@ class ChatStore:
         return len(rows)
 
     # Inside
+
+    def _write_prompt(
+        self, db: sqlite3.Connection, message_id: str, prompt_ids: Sequence[int], base_id: str | None
+    ) -> None:
+        shared = _common_prefix(self.sequence(base_id) if base_id else (), prompt_ids)
+        db.execute(
+            "UPDATE messages SET base_id = ?, base_tokens = ?, prompt_ids = ? WHERE id = ?",
+            (base_id if shared else None, shared, pack(prompt_ids[shared:]), message_id),
+        )
 
     def _shown(self, db: sqlite3.Connection, chat_id: str) -> list[Message]:
         rows = db.execute(
@@ -402,6 +429,15 @@ class ChatStore:
 
     def _counted(self, db: sqlite3.Connection, message_id: str) -> Message:
         return to_message(db.execute(f"SELECT {_COUNTED} FROM messages m WHERE m.id = ?", (message_id,)).fetchone())
+
+
+def _reply_before(record: ChatRecord, message: Message) -> str:
+    """The id of the nearest reply that `message` follows, or ""."""
+    by_id = {other.id: other for other in record.messages}
+    above = by_id.get(message.parent_id or "")
+    while above is not None and above.role != "assistant":
+        above = by_id.get(above.parent_id or "")
+    return "" if above is None else above.id
 
 
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

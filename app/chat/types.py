@@ -192,7 +192,14 @@ class Ended:
     message: Message
 
 
-LiveEvent: TypeAlias = Snapshot | UserTurn | Progress | Notice | Append | Ended
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Another branch of the chat is shown now: all its turns."""
+
+    messages: tuple[Message, ...]
+
+
+LiveEvent: TypeAlias = Snapshot | UserTurn | Progress | Notice | Append | Ended | Shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from octavo.app.chat.live import Subscription
 from octavo.app.chat.service import ChatService
-from octavo.app.chat.types import Append, Ended, LiveEvent, Message, Notice, Progress, Snapshot, UserTurn
+from octavo.app.chat.types import Append, Ended, LiveEvent, Message, Notice, Progress, Shown, Snapshot, UserTurn
 from octavo.app.ui.turns import Turn
 from octavo.engine.errors import OctavoError
 
@@ -19,14 +19,16 @@ log = logging.getLogger(__name__)
 class ChatFeed:
     """The turns of one chat, following the chat service. Watchers are called after every change and must not block.
 
-    `order` rises when a turn is added or taken away. `over` is set when nothing will change any more, `gone` too if
-    that is because the chat was deleted.
+    `turns` are those of the branch that is shown; what was drawn of others is kept for turning back. `order` rises when
+    a turn is added or taken away. `over` is set when nothing will change any more, `gone` too if that is because the
+    chat was deleted.
     """
 
     def __init__(self, chat_id: str, service: ChatService) -> None:
         self.chat_id = chat_id
         self.title = ""
         self.turns: list[Turn] = []
+        self._drawn: dict[str, Turn] = {}  # every turn seen so far, shown or not
         self.order = 0
         self.over = False
         self.gone = False
@@ -46,10 +48,10 @@ class ChatFeed:
             await events.aclose()
             return False
         self.title = chat.title
-        self.turns = [Turn(message) for message in chat.messages if message.role != "system"]
+        self._show(chat.messages)
         running = self._service.running(self.chat_id)
         if running is not None:
-            self._whole(running)
+            self._turn(running)
         self._task = asyncio.create_task(self._follow(events), name=f"feed-{self.chat_id}")
         return True
 
@@ -70,7 +72,8 @@ class ChatFeed:
         return bool(self._watchers)
 
     def find(self, message_id: str) -> Turn | None:
-        return next((turn for turn in reversed(self.turns) if turn.id == message_id), None)
+        """A turn of the chat that was shown at some time."""
+        return self._drawn.get(message_id)
 
     async def _follow(self, events: Subscription[LiveEvent]) -> None:
         try:
@@ -93,37 +96,43 @@ class ChatFeed:
             watcher()
 
     def _apply(self, event: LiveEvent) -> None:
-        if isinstance(event, (Snapshot, UserTurn)):
-            self._whole(event.message)
+        if isinstance(event, Shown):
+            self._show(event.messages)
+        elif isinstance(event, (Snapshot, UserTurn)):
+            self._follow_with(event.message)
+        elif isinstance(event, Ended):
+            self._turn(event.message).end(event.message)
+        elif (turn := self.find(event.message_id)) is None:
             return
-        if isinstance(event, Ended):
-            ended = self.find(event.message.id)
-            if ended is not None:
-                ended.end(event.message)
-            else:
-                self._whole(event.message)
-            return
-        turn = self.find(event.message_id)
-        if turn is None:
-            return
-        if isinstance(event, Append):
+        elif isinstance(event, Append):
             turn.append(event)
         elif isinstance(event, Progress):
             turn.set_progress(event)
         elif isinstance(event, Notice):
-            turn.add_notice(event.text)
+            turn.add_notice(event.remark)
 
-    def _whole(self, message: Message) -> None:
-        """A message with all its text: known already, or a new turn, which replaces what followed its parent."""
-        turn = self.find(message.id)
-        if turn is not None:
-            if turn.message != message:
-                turn.reset(message)
-            return
-        parent = next((at for at, known in enumerate(self.turns) if known.id == message.parent_id), None)
-        if parent is not None:
-            del self.turns[parent + 1 :]
-        elif message.parent_id is None:
-            self.turns.clear()
-        self.turns.append(Turn(message))
+    def _show(self, messages: Iterable[Message]) -> None:
+        """These are the turns that are shown now."""
+        self.turns = [self._turn(message) for message in messages]
         self.order += 1
+
+    def _follow_with(self, message: Message) -> None:
+        """A new turn takes the place of what followed its parent; a known one may have another text."""
+        known = self.find(message.id) in self.turns
+        turn = self._turn(message)
+        if known:
+            return
+        parent = next((at for at, above in enumerate(self.turns) if above.id == message.parent_id), None)
+        if parent is None and message.parent_id is not None:
+            return  # on a branch that is not shown
+        self.turns = [*self.turns[: 0 if parent is None else parent + 1], turn]
+        self.order += 1
+
+    def _turn(self, message: Message) -> Turn:
+        """The drawing of a message, with the text it has now."""
+        turn = self.find(message.id)
+        if turn is None:
+            turn = self._drawn[message.id] = Turn(message)
+        elif turn.message != message:
+            turn.reset(message)
+        return turn

@@ -98,14 +98,14 @@ class Hub:
             task.add_done_callback(lambda _: self._opening.pop(chat_id, None))
         return await asyncio.shield(task)
 
-    async def begin(self, nonce: str) -> str:
+    async def begin(self, nonce: str, *, temporary: bool = False) -> str:
         """The chat that a first message of this name makes: a new one, or if its answer was lost the same again."""
-        return await patiently(lambda: self._begin(nonce))
+        return await patiently(lambda: self._begin(nonce, temporary))
 
-    def _begin(self, nonce: str) -> str:
+    def _begin(self, nonce: str, temporary: bool) -> str:
         chat_id = self._begun.get(nonce)
         if chat_id is None:
-            chat_id = self._begun[nonce] = self._service.create_chat().id
+            chat_id = self._begun[nonce] = self._service.create_chat(temporary=temporary).id
             if len(self._begun) > REMEMBERED_BEGINNINGS:
                 self._begun.popitem(last=False)
         return chat_id
@@ -235,4 +235,6 @@ class Hub:
 
 
 def _summary(chat: ChatSummary) -> list[Any]:
-    return [chat.id, chat.title, round(chat.updated_s, 3), chat.generating]
+    """A line of the list for the page, whose `unpack` (assets/chats.js) knows the order."""
+    written = (chat.id, chat.title, round(chat.updated_s, 3), chat.generating)
+    return [*written, chat.pinned, chat.folder, chat.tags, chat.model]

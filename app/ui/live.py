@@ -17,12 +17,12 @@ from typing import Any
 
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
-from octavo.app.chat.patience import patiently
 from octavo.app.chat.service import ChatService
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
 from octavo.app.text import without_halves
 from octavo.app.ui.board import Board
+from octavo.app.ui.chat_commands import ChatCommands
 from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.hub import Hub
 from octavo.app.ui.view import View
@@ -73,15 +73,12 @@ class Tab:
         self._commands: dict[str, Callable[[Command], Awaitable[None]]] = {
             "open": self._open,
             "send": self._send,
-            "retry": self._retry,
-            "stop": self._stop,
-            "rename": self._rename,
-            "delete": self._delete,
             "earlier": self._earlier,
             "source": self._source,
             "visible": self._set_visible,
             "load": self._load,
             "cancel": self._cancel,
+            **ChatCommands(service, host, settings, self._answer).handlers,
         }
 
     async def run(self) -> None:
@@ -163,14 +160,15 @@ class Tab:
             try:
                 await handler(command)
             except OctavoError as error:
-                self._refuse(command, error.message, error.remedy)
+                self._refuse(command, error.message, error.remedy, getattr(error, "code", ""))
             except (WebSocketDisconnect, RuntimeError):
                 raise
             except Exception as error:
                 log.exception("A command of the page failed: %s", command.get("k"))
                 self._refuse(command, f"That did not work ({type(error).__name__}). The log has the details.", None)
 
-    def _refuse(self, command: Command, message: str, remedy: str | None) -> None:
+    def _refuse(self, command: Command, message: str, remedy: str | None, code: str = "") -> None:
+        """Say in English why a command was not done; the page may have words of its own for `code`."""
         self._answer(
             {
                 "k": "refused",
@@ -179,6 +177,7 @@ class Tab:
                 "nonce": _name(command, "nonce"),
                 "message": message,
                 "remedy": remedy,
+                "code": code,
             }
         )
 
@@ -202,11 +201,12 @@ class Tab:
         if len(text) > LONGEST_TEXT:
             self._refuse(command, f"A message can have {LONGEST_TEXT:,} characters at most.", "Send it in parts.")
             return
-        chat_id, after = command.get("chat"), command.get("after")
-        created = not isinstance(chat_id, str)
-        chat_id = chat_id if isinstance(chat_id, str) else await self._hub.begin(nonce)
+        chat_id, after, beside = (_name(command, field) for field in ("chat", "after", "beside"))
+        created = chat_id is None
+        if chat_id is None:
+            chat_id = await self._hub.begin(nonce, temporary=command.get("temporary") is True)
         try:
-            await self._service.send(chat_id, text, after=after if isinstance(after, str) else None, nonce=nonce)
+            await self._service.send(chat_id, text, after=after, beside=beside, nonce=nonce)
         except BaseException:  # whatever it was, even the end of the tab: nothing was stored
             if created:
                 self._hub.abandon(nonce)
@@ -217,20 +217,6 @@ class Tab:
             if feed is not None:
                 self._show(View(feed))
                 self._answer()
-
-    async def _retry(self, command: Command) -> None:
-        await self._service.regenerate(str(command.get("chat")))
-
-    async def _stop(self, command: Command) -> None:
-        self._service.stop(str(command.get("chat")))
-
-    async def _rename(self, command: Command) -> None:
-        title = str(command.get("title", "")).strip()
-        if title:
-            await patiently(lambda: self._service.rename_chat(str(command.get("chat")), title))
-
-    async def _delete(self, command: Command) -> None:
-        await patiently(lambda: self._service.delete_chat(str(command.get("chat"))))
 
     async def _earlier(self, command: Command) -> None:
         if self._view is not None and self._view.feed.chat_id == command.get("chat"):

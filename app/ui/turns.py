@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from octavo.app.chat.types import Append, Message, Progress, ReplyStats
+from octavo.app.chat.types import Append, Message, Progress, Remark, ReplyStats
 from octavo.app.ui.render import BlockRenderer
 
 
@@ -17,7 +17,8 @@ class Turn:
         self.message = message
         self.version = 0
         self.progress: Progress | None = None
-        self.notices: list[str] = []
+        self.notices: list[Remark] = []
+        self.drawing = 0  # rises when what was drawn so far is void
         self._answer = BlockRenderer()
         self._thought = BlockRenderer()
         self._thought_from_s: float | None = None
@@ -53,6 +54,8 @@ class Turn:
         """Take over a picture of the whole message. What was drawn is kept where the new text only adds to it."""
         old, self.message = self.message, message
         self.version += 1
+        if message.status == "streaming" and old.status != "streaming":
+            self._reopen()
         self._begin_thought()
         if not self._drawn:
             return
@@ -60,7 +63,7 @@ class Turn:
             self._answer.feed(message.content[len(old.content) :])
             self._thought.feed(message.reasoning[len(old.reasoning) :])
         else:
-            self._answer, self._thought, self._drawn = BlockRenderer(), BlockRenderer(), False
+            self._void()
         self._settle()
 
     def append(self, event: Append) -> None:
@@ -86,9 +89,9 @@ class Turn:
         self.progress = progress
         self.version += 1
 
-    def add_notice(self, text: str) -> None:
-        if text not in self.notices:
-            self.notices.append(text)
+    def add_notice(self, remark: Remark) -> None:
+        if remark not in self.notices:
+            self.notices.append(remark)
             self.version += 1
 
     def end(self, message: Message) -> None:
@@ -103,12 +106,14 @@ class Turn:
         message = self.message
         return {
             "status": message.status,
-            "error": message.error,
+            "error": None if message.error is None else {"text": message.error, "code": message.error_code},
             "stats": _figures(message.stats),
             "progress": _progress(self.progress),
-            "notices": self.notices,
+            "notices": [{"text": said.text, "code": said.code, "values": dict(said.values)} for said in self.notices],
             "thinking": self._thinking(),
             "model": message.model,
+            "version": message.version,
+            "versions": message.versions,
         }
 
     def _thinking(self) -> dict[str, Any] | None:
@@ -118,11 +123,26 @@ class Turn:
             return {"over": True, "seconds": round(self._thought_for_s, 1)}
         return {"over": False, "seconds": round(time.monotonic() - self._thought_from_s, 1)}
 
+    @property
+    def _hit_limit(self) -> bool:
+        stats = self.message.stats
+        return stats is not None and stats.reason == "length"
+
     def _begin_thought(self) -> None:
         """A reply first seen in the middle of its reasoning, which began about when the reply did."""
         message = self.message
         if self.live and message.reasoning and not message.content and self._thought_from_s is None:
             self._thought_from_s = time.monotonic() - max(0.0, time.time() - message.created_s)
+
+    def _reopen(self) -> None:
+        """The reply goes on: its end, drawn for good, may change again."""
+        self.notices.clear()
+        self._thought_from_s = self._thought_for_s = None
+        self._void()
+
+    def _void(self) -> None:
+        self._answer, self._thought, self._drawn = BlockRenderer(), BlockRenderer(), False
+        self.drawing += 1
 
     def _draw(self) -> None:
         if not self._drawn:

@@ -6,6 +6,7 @@ was away says its position and gets the rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +42,11 @@ class View:
     def __init__(self, feed: ChatFeed, have: dict[str, Any] | None = None) -> None:
         self.feed = feed
         self._shown: list[str] = []  # ids of the turns the tab has, oldest first
+        self._places: dict[str, tuple[int, int]] = {}  # their places among their versions, as the tab knows them
         self._order = -1
         self._answer = Position()
         self._thought = Position()
-        self._version = -1  # of the last shown turn
+        self._version = self._drawing = -1  # of the last shown turn
         self._opened = False
         if have is not None:
             self._resume(have)
@@ -69,7 +71,8 @@ class View:
         first = self._first_shown()
         start = max(0, first - TURNS_AT_ONCE)
         turns = self.feed.turns[start:first]
-        self._shown[:0] = [turn.id for turn in turns]
+        for turn in reversed(turns):
+            self._add(turn, 0)
         return [{"k": "earlier", "turns": [_whole(turn) for turn in turns], "left": start}]
 
     def _open(self) -> dict[str, Any]:
@@ -79,15 +82,19 @@ class View:
         start = max(0, len(self.feed.turns) - TURNS_AT_ONCE)
         self._order = self.feed.order
         turns = self.feed.turns[start:]
-        self._shown = [turn.id for turn in turns]
+        for turn in turns:
+            self._add(turn)
         self._at_start_of(turns[-1] if turns else None)
         return {**message, "left": start, "turns": [_whole(turn, live=turn is turns[-1]) for turn in turns]}
 
     def _new_turns(self) -> list[dict[str, Any]]:
-        out: list[dict[str, Any]] = []
-        self._order = self.feed.order
         known = {turn.id: at for at, turn in enumerate(self.feed.turns)}
         kept = next((at for at, shown in enumerate(self._shown) if shown not in known), len(self._shown))
+        if kept == 0 and self._shown:
+            self._shown.clear()
+            return [self._open()]
+        self._order = self.feed.order
+        out: list[dict[str, Any]] = []
         last = self._last()
         if kept == len(self._shown) and last is not None:
             out.extend(self._changes(last))  # what was shown last must be whole before something follows it
@@ -95,10 +102,11 @@ class View:
         if dropped:
             out.append({"k": "drop", "from": self._shown[kept]})
             del self._shown[kept:]
+        out.extend(self._new_places(known))
         start = known[self._shown[-1]] + 1 if self._shown else 0
         turns = self.feed.turns[start:]
         for turn in turns:
-            self._shown.append(turn.id)
+            self._add(turn)
             out.append({"k": "turn", "turn": _whole(turn, live=turn is turns[-1])})
         if turns:
             self._at_start_of(turns[-1])
@@ -106,10 +114,27 @@ class View:
             self._at_end_of(self._last())
         return out
 
+    def _new_places(self, known: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Where turns that stay have got other versions beside them."""
+        moved: list[list[Any]] = []
+        for shown in self._shown:
+            place = _place(self.feed.turns[known[shown]])
+            if self._places.get(shown) != place:
+                self._places[shown] = place
+                moved.append([shown, *place])
+        return [{"k": "places", "places": moved}] if moved else []
+
+    def _add(self, turn: Turn, at: int | None = None) -> None:
+        self._shown.insert(len(self._shown) if at is None else at, turn.id)
+        self._places[turn.id] = _place(turn)
+
     def _changes(self, turn: Turn) -> list[dict[str, Any]]:
         if turn.message.role == "user":
             return []
         out: list[dict[str, Any]] = []
+        if self._drawing != turn.drawing:
+            self._drawing = turn.drawing
+            self._answer, self._thought = Position(), Position()
         thought = self._thought.patch(turn.thought)
         answer = self._answer.patch(turn.answer)
         if thought is not None or answer is not None:
@@ -137,12 +162,16 @@ class View:
         turn = self.feed.turns[end]
         if not 0 <= answer <= len(turn.answer.blocks) or not 0 <= thought <= len(turn.thought.blocks):
             return
-        self._shown = ids[start : end + 1]
+        for turn in self.feed.turns[start : end + 1]:
+            self._add(turn)
+        self._places = dict.fromkeys(self._shown, (1, 1))  # versions may have come meanwhile
+        self._drawing = turn.drawing
         self._answer, self._thought = Position(answer), Position(thought)
         self._order = -1
 
     def _at_start_of(self, turn: Turn | None) -> None:
         self._answer, self._thought, self._version = Position(), Position(), -1
+        self._drawing = -1 if turn is None else turn.drawing
         if turn is not None and not turn.live:
             self._at_end_of(turn)
 
@@ -150,7 +179,7 @@ class View:
         if turn is not None:
             self._answer = Position(len(turn.answer.blocks), turn.answer.open)
             self._thought = Position(len(turn.thought.blocks), turn.thought.open)
-            self._version = turn.version
+            self._version, self._drawing = turn.version, turn.drawing
 
     def _last(self) -> Turn | None:
         return self.feed.find(self._shown[-1]) if self._shown else None
@@ -166,10 +195,16 @@ def _whole(turn: Turn, *, live: bool = False) -> dict[str, Any]:
     message = turn.message
     out: dict[str, Any] = {"id": turn.id, "role": message.role, "at": message.created_s}
     if message.role == "user":
-        return {**out, "text": message.content}
+        files = [{"name": file.name, "type": file.type, "tokens": file.tokens} for file in message.attachments]
+        versions = {"version": message.version, "versions": message.versions}
+        return {**out, "text": message.content, "files": files, **versions}
     if not (live and turn.live):
         out["answer"], out["thought"] = _blocks(turn.answer), _blocks(turn.thought)
     return {**out, **turn.about()}
+
+
+def _place(turn: Turn) -> tuple[int, int]:
+    return turn.message.version, turn.message.versions
 
 
 def _blocks(text: BlockRenderer) -> list[str]:

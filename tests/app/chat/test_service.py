@@ -13,8 +13,9 @@ from fake_engine import THINKING, FakeEngine
 from hosting import GatedLoads, ready_host, settings
 
 from octavo.app.chat.errors import ChatBusyError, ChatError, StaleChatError, UnknownChatError
-from octavo.app.chat.service import ChatService, make_title
+from octavo.app.chat.service import ChatService
 from octavo.app.chat.store import ChatStore
+from octavo.app.chat.titles import make_title
 from octavo.app.chat.types import (
     Append,
     ChatChanged,
@@ -594,7 +595,7 @@ def test_the_list_tells_every_change(tmp_path: Path) -> None:
             chat = service.create_chat()
             await service.send(chat.id, "What is the capital of France?")
             await ended(service, chat.id)
-            await asyncio.to_thread(service.rename_chat, chat.id, "Paris")
+            await asyncio.to_thread(lambda: service.update_chat(chat.id, title="Paris"))
             await asyncio.to_thread(service.delete_chat, chat.id)
             seen: list[object] = []
             async for change in changes:

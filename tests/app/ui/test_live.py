@@ -225,7 +225,7 @@ def test_a_load_is_followed_cancelled_and_begun_again(client: TestClient, loads:
     with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
         tab = Speaker(socket)
         progress = tab.until("model", state="loading")["progress"]
-        assert progress["stage"] in ("starting", "finding", "weights")
+        assert progress["stage"] in ("starting", "finding", "checking", "weights")
         tab.say(k="cancel")
         assert tab.until("model", state="empty")["configured"] == "starter"
         tab.say(k="load")

@@ -75,6 +75,11 @@ class Screen:
         turn = next(turn for turn in self.turns if turn["id"] == message["id"])
         turn.update({key: value for key, value in message.items() if key not in ("k", "id")})
 
+    def _places(self, message: dict[str, Any]) -> None:
+        for id, version, versions in message["places"]:
+            turn = next(turn for turn in self.turns if turn["id"] == id)
+            turn.update(version=version, versions=versions)
+
     def _gone(self, message: dict[str, Any]) -> None:
         self.gone = True
 
@@ -88,7 +93,7 @@ class Column:
     def patch(self, patch: list[Any]) -> None:
         first, keep, rest, *more = patch
         kept = self.open.encode("utf-16-le")[: 2 * keep].decode("utf-16-le")
-        assert first == self.finished
+        assert first <= self.finished
         self.blocks[first:] = [kept + rest, *more]
         self.finished = len(self.blocks) - 1
         self.open = self.blocks[-1]
