@@ -35,7 +35,18 @@ class Finding:
 
 
 def doctor(config: Path | None = None) -> int:
-    """Prints every finding; returns 1 if something is wrong."""
+    """Prints every finding, and what a running Octavo says of itself; returns 1 if something is wrong."""
+    worst = 0
+    for finding in findings(config):
+        print(finding, flush=True)
+        worst = max(worst, int(finding.verdict == "wrong"))
+    for finding in _running():
+        print(finding, flush=True)
+    return worst
+
+
+def findings(config: Path | None = None) -> Iterator[Finding]:
+    """Everything that can be seen of machine and installation, one by one as it is looked at."""
     hardware = look()
     checks: list[Callable[[], Iterator[Finding]]] = [
         _system,
@@ -46,12 +57,25 @@ def doctor(config: Path | None = None) -> int:
         _folders,
         _starter,
     ]
-    worst = 0
     for check in checks:
-        for finding in check():
-            print(finding, flush=True)
-            worst = max(worst, int(finding.verdict == "wrong"))
-    return worst
+        yield from check()
+
+
+def _running() -> Iterator[Finding]:
+    """The facts of the Octavo that runs on this data folder, if one does."""
+    from octavo.app.instance import InstanceLock
+    from octavo.app.monitor.facts import facts_of, fetch_status
+
+    running = InstanceLock(paths.data_dir()).running()
+    if running is None:
+        return
+    status = fetch_status(running.url)
+    if status is None:
+        yield Finding("note", "running", f"process {running.pid} should answer at {running.url}, but does not.")
+        return
+    yield Finding("ok", "running", f"process {running.pid} at {running.url}")
+    for subject, text in facts_of(status):
+        yield Finding("ok", subject, text)
 
 
 def _system() -> Iterator[Finding]:

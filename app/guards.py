@@ -192,7 +192,7 @@ class Guards:
     def _key_is_missing(self, scope: Scope, headers: Headers) -> bool:
         if self._api_key is None or scope["path"] in OPEN_PATHS:
             return False
-        if _is_local(scope, headers) and not scope["path"].startswith(KEY_PREFIXES):
+        if is_local(scope, headers) and not scope["path"].startswith(KEY_PREFIXES):
             return False
         return not (self._carries_key(headers) or self._carries_cookie(headers))
 
@@ -285,7 +285,7 @@ async def _send_empty(send: Send, status: int, headers: Sequence[tuple[str, str]
     await send({"type": "http.response.body", "body": b""})
 
 
-def _is_local(scope: Scope, headers: Headers) -> bool:
+def is_local(scope: Scope, headers: Headers) -> bool:
     """Whether the request comes from this machine itself, not through a proxy that runs on it."""
     client = scope.get("client")
     if client is None or not is_loopback_name(client[0]):

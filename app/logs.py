@@ -9,12 +9,16 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from octavo.app import paths
+from octavo.app.monitor.lines import LINES
 
 FILE_NAME = "octavo.log"
 
 
 def set_up_logging(level: str = "info", folder: Path | None = None) -> Path | None:
-    """Sends the log to stderr and to `octavo.log` (5 MB, three old ones kept). Returns the file, None without one."""
+    """Sends the log to stderr, to `octavo.log` (5 MB, three old ones kept) and to the page's monitor.
+
+    Returns the file, None without one.
+    """
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if getattr(handler, "of_octavo", False)]:
         root.removeHandler(handler)
@@ -22,6 +26,7 @@ def set_up_logging(level: str = "info", folder: Path | None = None) -> Path | No
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")  # a Windows code page must not end a line of log in an error
     _add(root, logging.StreamHandler(sys.stderr), "%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+    _add(root, LINES, "%(message)s", None)
     file = (folder or paths.log_dir()) / FILE_NAME
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from octavo.app.csp import ContentSecurityPolicy
 from octavo.app.guards import Guards, check_bind
 from octavo.app.host import ModelHost
 from octavo.app.idle import rest_when_idle
+from octavo.app.monitor.sampler import Sampler
 
 if TYPE_CHECKING:
     from octavo.app.config import Settings
@@ -43,14 +44,20 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
     def idle_limit_s() -> float:
         return 60.0 * service.settings.values.app.unload_after_minutes
 
+    sampler = Sampler(host) if page else None
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.start()
         resting = asyncio.create_task(rest_when_idle(host, idle_limit_s))
+        if sampler is not None:
+            sampler.start()
         try:
             yield
         finally:
             resting.cancel()
+            if sampler is not None:
+                await asyncio.to_thread(sampler.close)
             await service.close()
             await asyncio.to_thread(host.close, CLOSE_MODEL_S)
             store.close()
@@ -74,7 +81,7 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
     if page:
         from octavo.app.ui import PanelDeps, add_panels, mount_page  # takes seconds: only where there is a page
 
-        deps = PanelDeps(service, host, store, settings)
+        deps = PanelDeps(service, host, store, settings, sampler=sampler)
         add_panels(app, deps)
         close_prefixes(app)
         app = mount_page(app, service, host, settings, deps.board)

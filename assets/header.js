@@ -22,6 +22,9 @@ export class Header {
     this.meterText = h("span", { class: "tabular" });
     this.meterBar = h("span", { class: "meter" }, h("span", { class: "done" }));
     this.meter = h("div", { class: "context", role: "img", hidden: true }, this.meterBar, this.meterText);
+    this.pendingText = h("span", {});
+    this.pendingDo = h("button", { type: "button", class: "do" });
+    this.pending = h("span", { class: "pending", role: "status", hidden: true }, this.pendingText, this.pendingDo);
     this.offline = h("span", { class: "offline", role: "status", hidden: true }, t("offline"));
     this.theme = iconButton("system", t("theme.system"), () => this.nextTheme());
     panel.append(
@@ -29,6 +32,7 @@ export class Header {
       this.chip,
       this.card,
       h("span", { class: "space" }),
+      this.pending,
       this.offline,
       this.meter,
       this.theme,
@@ -38,6 +42,21 @@ export class Header {
 
   connected(yes) {
     this.offline.hidden = yes;
+  }
+
+  /** What of config.yaml is not in force: `actions`: reload(), restart(), show(). */
+  settings({ reload, restart, error, theme }, actions) {
+    this.configuredTheme(theme);
+    const [text, label, run] = error
+      ? [t("pending.chip.error"), t("nav.settings"), actions.show]
+      : reload.length
+        ? [t("pending.chip.reload", { n: reload.length }), t("pending.reload"), actions.reload]
+        : [t("pending.chip.restart", { n: restart.length }), t("pending.restart"), actions.restart];
+    this.pending.hidden = !error && reload.length + restart.length === 0;
+    this.pending.classList.toggle("bad", Boolean(error));
+    this.pendingText.textContent = text;
+    this.pendingDo.textContent = label;
+    this.pendingDo.onclick = run;
   }
 
   model(model) {

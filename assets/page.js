@@ -65,6 +65,7 @@ class Page {
       chat: () => this.chat,
       openChat: (id) => this.open(id),
     });
+    this.panels.on("settings", (value) => this.settingsChanged(value));
     this.shade = chats.parentElement;
     this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
     document.addEventListener("keydown", (event) => this.key(event));
@@ -148,6 +149,17 @@ class Page {
       default:
         this.talk.apply(message);
     }
+  }
+
+  /** config.yaml was changed, here or by hand. */
+  settingsChanged(value) {
+    const services = this.panels.common;
+    const run = (name) => async () => (await import("./panels/settings.js"))[name](services);
+    this.header.settings(value, {
+      reload: run("reloadModel"),
+      restart: run("restartApp"),
+      show: () => this.panels.go("settings"),
+    });
   }
 
   /** The server was updated: old files must not talk to it. Once only, should the browser insist on them. */

@@ -95,25 +95,32 @@ export class Panels {
     this.body.scrollTop = 0;
   }
 
-  /** What a panel may use of the page. */
-  services(path) {
-    const { current } = this;
-    current.off = [];
+  /** What anything on the page may use. */
+  get common() {
     return {
       t,
-      path,
       toast,
       confirm,
       /** The JSON of a GET; throws Failure. */
       get: (address, options) => ask(address, options),
       /** Send JSON and return the answer's; throws Failure. */
       send: (address, body = {}, method = "POST") => ask(address, { method, body }),
-      /** Hear a value that the server pins up for all tabs, from now until the panel closes. */
-      on: (name, callback) => current.off.push(this.on(name, callback)),
       say: this.context.say,
       chat: this.context.chat,
       openChat: this.context.openChat,
       go: (name, rest) => this.go(name, rest),
+    };
+  }
+
+  /** What a panel may use of the page while it is open. */
+  services(path) {
+    const { current } = this;
+    current.off = [];
+    return {
+      ...this.common,
+      path,
+      /** Hear a value that the server pins up for all tabs, from now until the panel closes. */
+      on: (name, callback) => current.off.push(this.on(name, callback)),
       badge: (text, label) => this.context.nav.badge(current.name, text, label),
     };
   }

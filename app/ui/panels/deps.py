@@ -8,6 +8,7 @@ from octavo.app.chat.service import ChatService
 from octavo.app.chat.store import ChatStore
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
+from octavo.app.monitor.sampler import Sampler
 from octavo.app.ui.board import Board
 
 
@@ -20,3 +21,4 @@ class PanelDeps:
     store: ChatStore
     settings: Settings
     board: Board = field(default_factory=Board)
+    sampler: Sampler | None = None

@@ -1,23 +1,139 @@
-"""The settings panel: every key of config.yaml, what it is and where that came from."""
+"""The settings panel: every key of config.yaml, what it is and where that came from; saving, and what waits."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from dataclasses import asdict
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
-from octavo.app.config import schema
+from octavo.app.api.body import read_body
+from octavo.app.api.errors import ApiError
+from octavo.app.config import ConfigError, save, schema
+from octavo.app.config.form import forms
+from octavo.app.guards import is_local
 from octavo.app.ui.panels.deps import PanelDeps
+from octavo.app.ui.panels.measured import measured
+from octavo.app.ui.panels.pending import PendingWatch, describe
+from octavo.app.ui.strings import choose_language, keys
+
+PATH = "/api/ui/settings"
+STOP_S = 3.0  # so long replies are given to end before their model goes
+NAMED_CHATS = 8  # in the question before a reload
+HERE_ALONE = ("server.",)  # what these keys say must not be changed from another device
 
 
 def add_routes(app: FastAPI, deps: PanelDeps) -> None:
-    @app.get("/api/ui/settings")
-    def show() -> dict[str, Any]:
-        settings = deps.settings
-        public = settings.public()
+    panel = SettingsPanel(deps)
+
+    @app.get(PATH)
+    def show(request: Request) -> dict[str, Any]:
+        return panel.describe(request)
+
+    @app.post(PATH)
+    async def change(request: Request) -> dict[str, Any]:
+        body = await read_body(request)
+        await asyncio.to_thread(panel.save, body.get("changes"), is_local(request.scope, request.headers))
+        return await asyncio.to_thread(panel.describe, request)
+
+    @app.get(f"{PATH}/pending")
+    def pending() -> dict[str, Any]:
+        return panel.consequences()
+
+    @app.post(f"{PATH}/reload")
+    async def reload() -> dict[str, Any]:
+        await panel.reload()
+        return {}
+
+    @app.post(f"{PATH}/restart")
+    async def restart(request: Request) -> dict[str, Any]:
+        if not is_local(request.scope, request.headers):
+            raise not_from_here()
+        again = getattr(request.app.state, "restart", None)
+        if again is None:
+            raise ApiError(409, "This Octavo cannot restart itself. Stop it and start it again.", code="no_restart")
+        again("asked")
+        return {}
+
+
+def not_from_here() -> ApiError:
+    """The answer to another device that wants what only this machine's user may do."""
+    return ApiError(403, "This can only be done on the machine that Octavo runs on.", code="not_local")
+
+
+class SettingsPanel:
+    """What the routes do."""
+
+    def __init__(self, deps: PanelDeps) -> None:
+        self._deps = deps
+        self._pending = PendingWatch(deps.settings, deps.host, deps.board)
+
+    def describe(self, request: Request) -> dict[str, Any]:
+        """Everything the panel shows."""
+        settings = self._deps.settings
+        language = choose_language(settings.values.app.language, request.headers.get("accept-language", ""))
+        engine = self._deps.host.engine
+        resolved = {} if engine is None else engine.status().settings
+        public, pending = settings.public(), asdict(self._pending.now())
+        waiting = {*pending["reload"], *pending["restart"]}
         rows = []
-        for key, info in schema.fields().items():
+        for key, form in forms().items():
             section, name = key.split(".")
-            row = {"key": key, "value": public[section][name], "about": info.description}
-            rows.append({**row, "source": settings.sources[key], "applies": schema.applies(key)})
-        return {"path": str(settings.path), "keys": rows}
+            row = asdict(form) | {
+                "section": section,
+                "title": keys.title(key, language),
+                "about": keys.about(key, language),
+                "value": public[section][name],
+                "source": settings.sources[key],
+                "place": settings.places.get(key, "").removeprefix(f"{settings.path} "),
+                "waits": key in waiting,
+            }
+            if row["value"] == "auto" and section in ("model", "engine") and resolved.get(name) is not None:
+                row["resolved"] = resolved[name]
+            rows.append(row)
+        return {
+            "path": str(settings.path),
+            "local": is_local(request.scope, request.headers),
+            "sections": list(schema.sections()),
+            "keys": rows,
+            "pending": pending,
+            "measured": measured(),
+        }
+
+    def save(self, changes: object, local: bool) -> None:
+        """Write these keys into the file and take them over. Raises ApiError naming a key that cannot be so."""
+        if not isinstance(changes, dict) or not changes:
+            raise ApiError(400, 'Send {"changes": {"section.key": value}}.', param="changes")
+        if not local and any(str(key).startswith(HERE_ALONE) for key in changes):
+            raise not_from_here()
+        settings = self._deps.settings
+        try:
+            save(settings.path, changes)
+            settings.refresh()
+        except ConfigError as error:
+            named = next((problem.key for problem in error.problems if problem.key), None)
+            message = "; ".join(problem.message for problem in error.problems if problem.key in changes)
+            message = message or describe(error) or str(error)
+            raise ApiError(400, message, param=named, code="invalid_setting") from error
+
+    def consequences(self) -> dict[str, Any]:
+        """What a reload would change, and the chats it would stop."""
+        writing = [chat for chat in self._deps.service.list_chats() if chat.generating]
+        engine = self._deps.host.engine
+        requests = {} if engine is None else engine.status().requests
+        others = max(0, requests.get("running", 0) + requests.get("waiting", 0) - len(writing))
+        named = [{"id": chat.id, "title": chat.title} for chat in writing[:NAMED_CHATS]]
+        return asdict(self._pending.now()) | {"chats": named, "more": len(writing) - len(named), "others": others}
+
+    async def reload(self) -> None:
+        """Load the model as the file says now. Replies that are being written end first, keeping what they have."""
+        service = self._deps.service
+        writing = [chat.id for chat in await asyncio.to_thread(service.list_chats) if chat.generating]
+        for chat_id in writing:
+            service.stop(chat_id)
+        end = time.monotonic() + STOP_S
+        while time.monotonic() < end and any(service.running(chat_id) for chat_id in writing):
+            await asyncio.sleep(0.02)
+        self._deps.host.load(self._deps.settings.values)

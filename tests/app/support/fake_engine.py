@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from octavo.engine.engine import EngineStatus, ModelInfo
 from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueFullError, RequestError
+from octavo.engine.memory.census import PageCensus
 from octavo.engine.request import (
     Delta,
     Event,
@@ -221,6 +222,13 @@ class FakeEngine:
                 },
                 progress_s=self.progress_s,
             )
+
+    def census(self, most_cells: int) -> PageCensus:
+        """The running requests one after the other, a page a cell."""
+        with self._lock:
+            owners = [(r.id,) for r in self._running for _ in range(-(-(len(r.prompt) + len(r.done)) // PAGE))]
+        cells = [(1, 0, 0)] * len(owners) + [(0, 0, 0)] * (1000 - len(owners))
+        return PageCensus(1000, 1, cells, owners + [()] * (1000 - len(owners)))
 
     def close(self) -> None:
         with self._lock:

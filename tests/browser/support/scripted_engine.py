@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fake_engine import THINKING, byte_tokenizer, last_user_text
 
 from octavo.engine.engine import EngineStatus, ModelInfo
+from octavo.engine.memory.census import PageCensus
 from octavo.engine.request import (
     Delta,
     Event,
@@ -27,6 +28,7 @@ from octavo.engine.text.template import ChatTemplate
 
 Piece = str | tuple[str, str] | tuple[str, int, int]  # text, ("reasoning", text) or ("read", done, total)
 PIECES_PER_S = 60
+PAGES, PAGE_SIZE = 400, 16
 
 
 @dataclass(eq=False)
@@ -64,6 +66,7 @@ class ScriptedEngine:
         self._wake = threading.Condition()
         self._closed = False
         self._count = 0
+        self._said = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -102,14 +105,25 @@ class ScriptedEngine:
             *("steps", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "draft_tokens"),
             *("accepted_tokens", "preemptions", "aborted", "failed"),
         )
+        used = sum(len(owned) for owned in self._owned().values())
         return EngineStatus(
             state="ready",
-            pages={"total": 1000, "free": 1000, "cached": 0, "used": 0, "shared": 0, "page_size": 16},
+            pages={"total": PAGES, "free": PAGES - used, "cached": 0, "used": used, "shared": 0, "page_size": PAGE_SIZE},
             requests={"running": len(self._running), "waiting": 0, "swapped": 0},
-            counters=dict.fromkeys(counters, 0),
+            counters=dict.fromkeys(counters, 0) | {"generated_tokens": self._said},
             settings={},
             progress_s=0.0,
         )
+
+    def census(self, most_cells: int) -> PageCensus:
+        """A page a cell; the running replies follow each other."""
+        owners = [(name,) for name, owned in self._owned().items() for _ in owned]
+        cells = [(1, 0, 0)] * len(owners) + [(0, 0, 0)] * (PAGES - len(owners))
+        return PageCensus(PAGES, 1, cells, owners + [()] * (PAGES - len(owners)))
+
+    def _owned(self) -> dict[str, range]:
+        sizes = {run.id: run.prompt_tokens + len(run.tokens) for run in tuple(self._running)}
+        return {name: range(-(-size // PAGE_SIZE)) for name, size in sizes.items()}
 
     def close(self) -> None:
         with self._wake:
@@ -148,6 +162,7 @@ class ScriptedEngine:
             return
         running.first_s = running.first_s or time.monotonic()
         running.tokens.append(0)
+        self._said += 1
         if isinstance(piece, tuple):
             self._emit(running, Delta(running.id, reasoning=str(piece[1])))
         else:
