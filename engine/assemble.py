@@ -83,6 +83,7 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
             quantization=config.quantization,
             quantize_head=config.quantize_head,
             progress=lambda stage, done, total: progress(LoadProgress(stage, done, total)),
+            free_bytes=free_memory(device),
             rounded=RoundedCache(Path(config.rounded_folder)) if config.rounded_folder else None,
         )
         progress(LoadProgress("tokenizer", 0, 0))
@@ -176,7 +177,7 @@ def _scheduler(config: EngineConfig, cache: KVCache, size: CacheSize, device: to
         prefix = RadixTree(pools, size.page_size, [group.window for group in cache.groups])
     else:
         prefix = NoCache(pools, size.page_size)
-    chunk = resolve_chunk(config.prefill_chunk, device, size.context_length)
+    chunk = resolve_chunk(config.prefill_chunk, device)
     budget = StepBudget(chunk, config.target_gap_ms / 1000, adaptive=config.prefill_chunk is None)
     return Scheduler(
         cache.groups,

@@ -94,10 +94,9 @@ def resolve_threads(wanted: int | None) -> int:
     return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
 
 
-def resolve_chunk(wanted: int | None, device: torch.device, context_length: int) -> int:
-    """Prompt tokens a step reads at most: enough that the weights' traffic no longer counts."""
-    default = 512 if device.type == "cpu" else 8192
-    return max(1, min(wanted or default, context_length))
+def resolve_chunk(wanted: int | None, device: torch.device) -> int:
+    """Prompt tokens a step reads at most, of one prompt or several: enough that the weights' traffic no longer counts."""
+    return max(1, wanted or (512 if device.type == "cpu" else 8192))
 
 
 def free_memory(device: torch.device) -> int:
@@ -157,7 +156,7 @@ def resolve_cache(
         budget = limit
         if config.kv_memory_bytes is None and config.kv_memory_share is None:
             budget = min(limit, per_token * (wanted + page_size) * (chats + 1))
-        chunk = resolve_chunk(config.prefill_chunk, device, wanted)
+        chunk = resolve_chunk(config.prefill_chunk, device)
         pages = share_pages(groups, budget, page_size, kv_dtype, wanted, chunk)
     if notice:
         log.warning("%s", notice)
