@@ -10,15 +10,18 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import math
 import re
 import secrets
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.app.attempts import Attempts
+from octavo.app.csp import page_policy
 from octavo.engine.errors import OctavoError
 
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
@@ -34,7 +37,9 @@ CLOSED_PATHS = frozenset(
     }
 )
 KEY_COOKIE = "octavo_key"
-
+COOKIE_DAYS = 400  # as long as browsers keep one
+ENTER_PATH = "/api/enter"  # takes the key once and gives the cookie; a GET says whether it is there
+ENTER_LIMIT_BYTES = 4096
 
 _HOST = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:]*))(?::[0-9]{0,5})?")
 
@@ -71,6 +76,10 @@ class Guards:
     `host` is the address the server listens on. Names that count as ours: loopback names, `host` itself,
     `allowed_hosts`, and where `host` is a wildcard any literal address (a rebound name is never one). Requests from
     other machines need the key for everything but /health; requests of this machine for the API.
+
+    Where there is a `door`, a browser of another machine gets that page instead of a bare refusal (a function of its
+    Accept-Language); it sends the key to ENTER_PATH, and a cookie stands for it from then on. Wrong keys make an
+    address wait. `open_files` are what the door itself needs.
     """
 
     def __init__(
@@ -82,6 +91,9 @@ class Guards:
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
         body_limit_bytes: int = BODY_LIMIT_BYTES,
+        door: Callable[[str], str] | None = None,
+        open_files: Iterable[str] = (),
+        attempts: Attempts | None = None,
     ) -> None:
         self._app = app
         self._host = host.strip("[]").lower()
@@ -90,6 +102,9 @@ class Guards:
         self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
         self._allowed_origins = frozenset(origin.lower().rstrip("/") for origin in allowed_origins)
         self._body_limit_bytes = body_limit_bytes
+        self._door = door
+        self._open_files = frozenset(open_files)
+        self._attempts = attempts or Attempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -102,6 +117,9 @@ class Guards:
             return
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
+            return
+        if scope["path"] == ENTER_PATH and scope["method"] in ("GET", "POST"):
+            await self._enter(scope, headers, receive, send)
             return
         origin = headers.get("origin")
         if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
@@ -144,6 +162,12 @@ class Guards:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             return None  # carries no key and no body; answered here or by the router
         if self._key_is_missing(scope, headers):
+            if self._tries_key(headers):
+                if self._wait_s(scope, headers) > 0:
+                    return self._too_many(scope, headers)
+                self._failed(scope, headers)
+            if self._door is not None and "text/html" in headers.get("accept", "") and scope["method"] == "GET":
+                return _Door(self._door(headers.get("accept-language", "")))
             challenge = [("WWW-Authenticate", 'Bearer, Basic realm="Octavo", charset="UTF-8"')]
             if scope["path"].startswith(KEY_PREFIXES):
                 challenge = [("WWW-Authenticate", "Bearer")]  # no password dialog for a script's request
@@ -192,9 +216,52 @@ class Guards:
     def _key_is_missing(self, scope: Scope, headers: Headers) -> bool:
         if self._api_key is None or scope["path"] in OPEN_PATHS:
             return False
+        if scope["type"] == "http" and scope["path"] in self._open_files and scope["method"] in ("GET", "HEAD"):
+            return False
+        if scope["type"] == "http" and scope["path"] == ENTER_PATH and scope["method"] == "POST":
+            return False
         if is_local(scope, headers) and not scope["path"].startswith(KEY_PREFIXES):
             return False
-        return not (self._carries_key(headers) or self._carries_cookie(headers))
+        if self._carries_cookie(headers):
+            return False
+        # An address that has guessed too often is not even told that a guess was right.
+        return self._wait_s(scope, headers) > 0 or not self._carries_key(headers)
+
+    def _wait_s(self, scope: Scope, headers: Headers) -> float:
+        return 0.0 if is_local(scope, headers) else self._attempts.wait_s(_address_of(scope))
+
+    def _failed(self, scope: Scope, headers: Headers) -> None:
+        if not is_local(scope, headers):  # a program of this machine with an old key must not lock out the others
+            self._attempts.failed(_address_of(scope))
+
+    def _too_many(self, scope: Scope, headers: Headers) -> _Refusal:
+        wait_s = math.ceil(self._wait_s(scope, headers))
+        message = f"Too many wrong keys came from this address. Wait {wait_s} seconds."
+        return _Refusal(429, message, "too_many_attempts", [("Retry-After", str(wait_s))])
+
+    @staticmethod
+    def _tries_key(headers: Headers) -> bool:
+        return headers.get("authorization", "").partition(" ")[0].lower() in ("basic", "bearer")
+
+    async def _enter(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        """Answers ENTER_PATH: 204 with the cookie for the right key, 401 for a wrong one, 429 for too many."""
+        if self._api_key is None or scope["method"] == "GET":
+            await _send_empty(send, 204, [("Cache-Control", "no-store")])
+            return
+        if self._wait_s(scope, headers) > 0:
+            await self._too_many(scope, headers).send(scope, send)
+            return
+        given = await _read_key(receive)
+        if given is None or not secrets.compare_digest(given.encode("utf-8", "replace"), self._api_key.encode()):
+            self._failed(scope, headers)
+            await _Refusal(401, "The key is wrong.", "invalid_api_key").send(scope, send)
+            return
+        await _send_empty(send, 204, [("Set-Cookie", self._cookie(scope)), ("Cache-Control", "no-store")])
+
+    def _cookie(self, scope: Scope) -> str:
+        age_s = COOKIE_DAYS * 86_400
+        secure = "; Secure" if scope.get("scheme") == "https" else ""
+        return f"{KEY_COOKIE}={self._cookie_value()}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age_s}{secure}"
 
     def _carries_key(self, headers: Headers) -> bool:
         assert self._api_key is not None
@@ -238,7 +305,7 @@ class Guards:
         basic = headers.get("authorization", "").lower().startswith("basic ")
         if self._api_key is not None and basic and self._carries_key(headers):
             # WebSocket handshakes of some browsers leave out the password that the page was opened with.
-            extra.append(("Set-Cookie", f"{KEY_COOKIE}={self._cookie_value()}; HttpOnly; SameSite=Strict; Path=/"))
+            extra.append(("Set-Cookie", self._cookie(scope)))
         return extra
 
     def _limited(self, receive: Receive) -> Receive:
@@ -279,7 +346,51 @@ class _Refusal:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
+class _Door(_Refusal):
+    """The page that asks for the key, in place of a refusal."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(401, "The key is missing.", "invalid_api_key")
+        self._html = html.encode()
+
+    async def send(self, scope: Scope, send: Send) -> None:
+        headers = [
+            (b"content-type", b"text/html; charset=utf-8"),
+            (b"content-security-policy", page_policy([]).encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"same-origin"),
+            (b"cache-control", b"no-store"),
+            (b"vary", b"Cookie, Accept-Language"),
+            (b"content-length", str(len(self._html)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": self._html})
+
+
+async def _read_key(receive: Receive) -> str | None:
+    """The `key` of a small JSON body; None for anything else."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > ENTER_LIMIT_BYTES or message["type"] != "http.request":
+            return None
+        if not message.get("more_body"):
+            break
+    try:
+        given = json.loads(body).get("key")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return given if isinstance(given, str) else None
+
+
+def _address_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
 async def _send_empty(send: Send, status: int, headers: Sequence[tuple[str, str]]) -> None:
+    headers = [*headers, ("X-Content-Type-Options", "nosniff")]
     encoded = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers]
     await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": b""})

@@ -77,6 +77,7 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
         api_key=server.api_key.get_secret_value() if server.api_key else None,
         allowed_hosts=server.allowed_hosts,
         allowed_origins=server.allowed_origins,
+        **_door(settings, page),
     )
     if page:
         from octavo.app.ui import PanelDeps, add_panels, mount_page  # takes seconds: only where there is a page
@@ -86,6 +87,15 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
         close_prefixes(app)
         app = mount_page(app, service, host, settings, deps.board)
     return app
+
+
+def _door(settings: Settings, page: bool) -> dict[str, Any]:
+    """What lets the browsers of other devices enter; without the page there is nothing to enter."""
+    if not page:
+        return {}
+    from octavo.app.ui.door import FILES, make_door
+
+    return {"door": make_door(settings), "open_files": FILES}
 
 
 def run_server(

@@ -9,6 +9,7 @@ import { Plot } from "./plot.js";
 const PATH = "/api/ui/monitor";
 const EVERY_MS = 1000;
 const MINUTES = [1, 5, 10];
+const MIB = 2 ** 20;
 
 let monitor = null;
 
@@ -149,10 +150,11 @@ class Monitor {
 function makePlots() {
   const rate = (value) => t("figures.speed", { n: speed(value) });
   const count = (value) => String(Math.round(value));
-  const one = (key, name, format, most = null) => ({
+  const one = (key, name, format, most = null, unit = 1) => ({
     title: t(key),
     format,
     most,
+    unit,
     series: [{ name, label: "", colour: "--plot-1", fill: true }],
   });
   const two = (key, format, first, second, options = {}) => ({
@@ -172,9 +174,9 @@ function makePlots() {
     one("monitor.plot.hits", "hit_share", percent, 1),
     one("monitor.plot.drafts", "accepted_share", percent, 1),
     one("monitor.plot.gpu", "gpu_load", percent, 1),
-    one("monitor.plot.gpumemory", "gpu_used_bytes", bytes),
+    one("monitor.plot.gpumemory", "gpu_used_bytes", bytes, null, MIB),
     one("monitor.plot.processor", "processor_share", percent, 1),
-    one("monitor.plot.process", "process_bytes", bytes),
+    one("monitor.plot.process", "process_bytes", bytes, null, MIB),
   ];
   return plans.map((plan) => ({ plot: new Plot(plan), series: plan.series.map(({ name }) => name) }));
 }

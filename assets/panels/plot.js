@@ -7,11 +7,13 @@ const PAD_TOP = 6;
 const GAP_S = 5; // a longer silence (the machine slept) breaks the line
 
 export class Plot {
-  /** `series`: [{name, label, colour, fill}]; `format(value)` makes words of a number; `most`: a fixed scale, or null. */
-  constructor({ title, series, format, most = null, stacked = false }) {
+  /** `series`: [{name, label, colour, fill}]; `format(value)` makes words of a number; `most`: a fixed
+   *  scale, or null; `unit`: what the scale's steps are round in. */
+  constructor({ title, series, format, most = null, unit = 1, stacked = false }) {
     this.series = series;
     this.format = format;
     this.most = most;
+    this.unit = unit;
     this.stacked = stacked;
     this.pointer = null;
     this.now = h("span", { class: "now tabular" });
@@ -66,10 +68,11 @@ export class Plot {
     const shown = this.samples.filter(({ at_s: at }) => at >= this.begin - GAP_S);
     const rows = shown.map((sample) => this.levels(sample));
     const highest = this.most ?? rows.flat().reduce((a, b) => Math.max(a, b ?? 0), 0);
-    const top = this.most ?? niceAbove(highest);
+    const top = this.most ?? niceAbove(highest / this.unit) * this.unit;
     this.scale.textContent = highest > 0 ? this.format(top) : "";
     const x = (at) => ((at - this.begin) / (this.end - this.begin)) * width;
     const y = (value) => HEIGHT - 1 - (Math.min(value, top) / (top || 1)) * (HEIGHT - PAD_TOP - 1);
+    const ground = style.getPropertyValue("--paper");
     context.strokeStyle = style.getPropertyValue("--border");
     context.lineWidth = 1;
     for (const share of [0, 0.5, 1]) {
@@ -80,8 +83,8 @@ export class Plot {
       context.stroke();
     }
     for (let index = this.series.length - 1; index >= 0; index--) {
-      const colour = style.getPropertyValue(this.series[index].colour);
-      for (const run of runs(shown, rows, index)) this.line(context, run, x, y, colour, this.series[index].fill);
+      const look = { colour: style.getPropertyValue(this.series[index].colour), fill: this.series[index].fill, ground };
+      for (const run of runs(shown, rows, index)) this.line(context, run, x, y, look);
     }
     this.point(context, shown, x, y, rows, style);
   }
@@ -98,18 +101,26 @@ export class Plot {
     });
   }
 
-  line(context, run, x, y, colour, fill) {
+  line(context, run, x, y, { colour, fill, ground }) {
     context.beginPath();
     run.forEach(([at, value], index) => (index ? context.lineTo(x(at), y(value)) : context.moveTo(x(at), y(value))));
-    context.strokeStyle = colour;
+    context.strokeStyle = context.fillStyle = colour;
     context.lineWidth = 1.5;
     context.lineJoin = "round";
-    if (run.length === 1) context.lineTo(x(run[0][0]) + 1, y(run[0][1]));
+    if (run.length === 1) {
+      context.arc(x(run[0][0]), y(run[0][1]), 2, 0, 2 * Math.PI);
+      context.fill();
+      return;
+    }
     context.stroke();
     if (!fill) return;
     context.lineTo(x(run.at(-1)[0]), HEIGHT);
     context.lineTo(x(run[0][0]), HEIGHT);
     context.closePath();
+    if (this.stacked) {
+      context.fillStyle = ground; // what is stacked above shines through otherwise
+      context.fill();
+    }
     context.globalAlpha = 0.16;
     context.fillStyle = colour;
     context.fill();
