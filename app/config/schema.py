@@ -200,11 +200,12 @@ class ModelSection(Section):
         "model reload",
     )
     quantization: Annotated[
-        Literal["none", "int8", "int8-dynamic", "llm-int8", "int4", "int4-symmetric", "fp8", "nf4", "fp4"],
+        Literal["none", "packed", "int8", "int8-dynamic", "llm-int8", "int4", "int4-symmetric", "fp8", "nf4", "fp4"],
         BeforeValidator(_word),
     ] = key(
         "none",
-        "Format the weights are converted to at load; none keeps the checkpoint's. docs/quantization.md compares them.",
+        "Format the weights are converted to at load; none keeps the checkpoint's, expanded to 16 bit where that is "
+        "faster; packed never expands what a checkpoint stores in fewer bits. docs/quantization.md compares them.",
         "model reload",
     )
     quantize_head: Flag = key(

@@ -18,6 +18,8 @@ from octavo.engine.errors import CheckpointError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from octavo.engine.quant.base import Format
+
 Kind = Literal["safetensors", "gguf"]
 
 
@@ -30,6 +32,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     file: Path
     size_bytes: int  # as stored
+    held: Format | None = None  # how the weight can be kept as it is stored; None: only as plain numbers
 
 
 class Checkpoint(ABC):
@@ -48,6 +51,10 @@ class Checkpoint(ABC):
         `dtype` converts floating-point tensors; quantized ones decode to float32 without it.
         Raises what `check` raises, before anything is read.
         """
+
+    def stream_planes(self, names: Collection[str]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """Yields (name, planes of its `held` format on the CPU) for weights that have one, one at a time."""
+        raise NotImplementedError(f"{self.kind} holds nothing packed")
 
     @abstractmethod
     def load_tokenizer(self) -> PreTrainedTokenizerBase:

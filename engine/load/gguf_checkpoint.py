@@ -20,6 +20,7 @@ from octavo.engine.load.gguf_file import GGUFFile, GGUFTensor
 from octavo.engine.load.gguf_metadata import Metadata
 from octavo.engine.load.gguf_names import Source, family_of, translate
 from octavo.engine.load.gguf_split import read_parts
+from octavo.engine.quant.blocks import block_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,7 +57,9 @@ class GGUFCheckpoint(Checkpoint):
         self.config = build_config(self._meta, family, self._sources, self._read_setting)
         self.generation_config = build_generation_config(self._meta)
         self.tensors = {
-            s.name: TensorInfo(s.name, s.stored.type.name, s.shape, s.file, s.size_bytes)
+            s.name: TensorInfo(
+                s.name, s.stored.type.name, s.shape, s.file, s.size_bytes, block_format(s.stored.type.name, s.shape)
+            )
             for s in self._sources.values()
         }
 
@@ -66,6 +69,10 @@ class GGUFCheckpoint(Checkpoint):
         self.check(names)
         wanted = self._sources if names is None else set(names)
         return self._decode_all([source for name, source in self._sources.items() if name in wanted], dtype)
+
+    def stream_planes(self, names: Collection[str]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        self.check(names)
+        return self._read_blocks([source for name, source in self._sources.items() if name in set(names)])
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         from octavo.engine.load.gguf_tokenizer import build_tokenizer
@@ -77,6 +84,18 @@ class GGUFCheckpoint(Checkpoint):
         with ThreadPoolExecutor(workers, thread_name_prefix="octavo-decode") as pool:
             for source in sources:
                 yield source.name, _decode(source, dtype, pool, workers)
+
+    def _read_blocks(self, sources: list[Source]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        for source in sources:
+            kind = source.stored.type
+            row_bytes = source.shape[-1] // kind.block_size * kind.block_bytes
+            blocks = torch.empty((*source.shape[:-1], row_bytes), dtype=torch.uint8)
+            with source.file.open("rb") as stream:
+                stream.seek(source.offset)
+                read_into(stream, blocks.view(-1), source.file, source.stored.name)
+            if source.undo == "rotary_rows":
+                blocks = _undo_rotary_rows(blocks, source.heads)
+            yield source.name, {"blocks": blocks}
 
     def _read_setting(self, name: str) -> Tensor | None:
         if name not in self._stored:

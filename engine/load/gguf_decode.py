@@ -43,12 +43,12 @@ def _nibbles(packed: Tensor) -> Tensor:
 
 def _bits(packed: Tensor) -> Tensor:
     """uint8 [blocks, n] to uint8 [blocks, 8 n] of 0 and 1, lowest bit first."""
-    return ((packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)) & 1).flatten(1)
+    return ((packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1).flatten(1)
 
 
 def _shifted(packed: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
     """uint8 [blocks, groups, n] to uint8 [blocks, groups, shifts, n]: each byte shifted right, then masked."""
-    by = torch.tensor(shifts, dtype=torch.uint8).unsqueeze(-1)
+    by = torch.tensor(shifts, dtype=torch.uint8, device=packed.device).unsqueeze(-1)
     return (packed.unsqueeze(-2) >> by) & mask
 
 
@@ -153,7 +153,7 @@ _IQ4_GRID = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89
 
 
 def _on_iq4_grid(quants: Tensor) -> Tensor:
-    return torch.tensor(_IQ4_GRID, dtype=torch.float32)[quants.int()]
+    return torch.tensor(_IQ4_GRID, dtype=torch.float32, device=quants.device)[quants.int()]
 
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
@@ -165,6 +165,27 @@ def _iq4_xs(blocks: Tensor) -> Tensor:
     high_scales = torch.stack(tuple((blocks[:, 2:4] >> by) & 3 for by in (0, 2, 4, 6)), dim=-1).flatten(1)
     scales = (low_scales | (high_scales << 4)).float().sub_(32).mul_(_half(blocks, 0))
     return _scaled(_on_iq4_grid(_nibbles(blocks[:, 8:].reshape(-1, 8, 16))), scales)
+
+
+# Twice the numbers of E2M1 (OCP Microscaling specification), for scales that are halved in turn.
+_E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def _doubled_e2m1(quants: Tensor) -> Tensor:
+    return torch.tensor(_E2M1_DOUBLED, dtype=torch.float32, device=quants.device)[quants.int()]
+
+
+def _mxfp4(blocks: Tensor) -> Tensor:
+    exponent = blocks[:, :1].int()
+    halved = torch.where(exponent < 2, 0x00200000 << exponent, (exponent - 1) << 23).view(torch.float32)
+    return _doubled_e2m1(_nibbles(blocks[:, 1:]).flatten(1)).mul_(halved)
+
+
+def _nvfp4(blocks: Tensor) -> Tensor:
+    stored = blocks[:, :4].contiguous()
+    scales = (stored & 0x7F).view(torch.float8_e4m3fn).float() * 0.5
+    scales = torch.where(stored == 0x7F, 0.0, scales)  # no NaN in this type
+    return (_doubled_e2m1(_nibbles(blocks[:, 4:].reshape(-1, 4, 8)).flatten(2)) * scales.unsqueeze(-1)).flatten(1)
 
 
 DECODERS: dict[str, Decoder] = {
@@ -183,4 +204,6 @@ DECODERS: dict[str, Decoder] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
 }

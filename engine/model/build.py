@@ -15,11 +15,11 @@ from octavo.engine.model.base import CausalModel
 from octavo.engine.model.decoder import Decoder
 from octavo.engine.model.families import plan_weights
 from octavo.engine.model.fill import Progress, fill
+from octavo.engine.model.formats import FormatChoice
 from octavo.engine.model.ops import Ops, TextbookOps
 from octavo.engine.model.parameters import Formats, Weights
 from octavo.engine.model.rotary import cos_sin_table
 from octavo.engine.model.spec import FAMILIES, ModelSpec, has_own_decoder
-from octavo.engine.quant import weight_format
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,10 @@ def build_model(
     quantize_head: bool = False,
     progress: Progress | None = None,
     rounded: RoundedCache | None = None,
+    free_bytes: int | None = None,
 ) -> CausalModel:
     """Checks every header, allocates on the device, then streams the tensors into place one by one. `rounded` keeps
-    what was rounded for the next time.
+    what was rounded for the next time. What would not fit into `free_bytes` as plain numbers stays packed.
 
     Families without a decoder of ours run through their transformers class. Raises UnsupportedModelError or
     CheckpointError before any weight is allocated, LoadError for an unknown format.
@@ -53,13 +54,16 @@ def build_model(
     plan = plan_weights(spec, checkpoint.tensors)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    formats = choose_formats(quantization, quantize_head, device=device, dtype=dtype, fusion=fusion)
+    choice = FormatChoice(quantization, quantize_head, device, dtype, fusion)
+    formats = choice.of_checkpoint(spec, plan, checkpoint.tensors, free_bytes)
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     with torch.inference_mode():
         fill(weights, checkpoint, plan, dtype, progress, rounded, (quantization, quantize_head, dtype, fusion))
         weights.finish()
     name = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
-    return _assemble(spec, weights, ops, name, device, dtype, context_length)
+    model = _assemble(spec, weights, ops, name, device, dtype, context_length)
+    model.notices += formats.notices
+    return model
 
 
 def build_random(
@@ -77,7 +81,7 @@ def build_random(
     spec = ModelSpec.from_config(config)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    formats = choose_formats(quantization, quantize_head, device=device, dtype=dtype, fusion=fusion)
+    formats = FormatChoice(quantization, quantize_head, device, dtype, fusion).of_config()
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.inference_mode():
@@ -140,16 +144,6 @@ def choose_ops(device: torch.device, fusion: bool) -> Ops:
     from octavo.engine.model.ops_cpu import CpuOps
 
     return CpuOps()
-
-
-def choose_formats(
-    quantization: str, quantize_head: bool, *, device: torch.device, dtype: torch.dtype, fusion: bool
-) -> Formats:
-    """What a `quantization` setting means for the parts of a model. Raises LoadError for an unknown one."""
-    linears = weight_format(quantization, device=device, dtype=dtype, fusion=fusion)
-    if quantization == "none" or quantize_head:
-        return Formats(linears, linears)
-    return Formats(linears, weight_format("none", device=device, dtype=dtype, fusion=fusion))
 
 
 def _allocate(

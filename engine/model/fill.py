@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
 
 from octavo.engine.errors import CheckpointError
 from octavo.engine.load.checkpoint import Checkpoint
@@ -62,31 +61,40 @@ def _stream(
     progress: Progress | None,
 ) -> None:
     total, done = sum(checkpoint.tensors[name].size_bytes for name in sources), 0
+    held = {name for name, source in sources.items() if weights.holds(source.parts[0])}
     exact = {
         name
         for name, source in sources.items()
         if weights.is_vector(source.parts[0]) or any(weights.rounds(part) for part in source.parts)
-    }
-    for names, cast in ((exact, None), (sources.keys() - exact, dtype)):
-        if not names:
-            continue
-        for name, tensor in checkpoint.stream(names, cast):
-            for part, rows in _by_part(weights, sources[name], tensor):
-                weights.fill(part, rows, sources[name].expert)
-            done += checkpoint.tensors[name].size_bytes
-            if progress is not None:
-                progress("weights", done, total)
+    } - held
+
+    def report(name: str) -> None:
+        nonlocal done
+        done += checkpoint.tensors[name].size_bytes
+        if progress is not None:
+            progress("weights", done, total)
+
+    for name, planes in checkpoint.stream_planes(held) if held else ():
+        source = sources[name]
+        for part, first, rows in _by_part(weights, source):
+            mine = {plane: t if t.ndim == 1 else t.narrow(-2, first, rows) for plane, t in planes.items()}
+            weights.fill_planes(part, mine if len(source.parts) > 1 else planes, source.expert)
+        report(name)
+    for names, cast in ((exact, None), (sources.keys() - exact - held, dtype)):
+        for name, tensor in checkpoint.stream(names, cast) if names else ():
+            source = sources[name]
+            for part, first, rows in _by_part(weights, source):
+                axis = -2 if part.endswith(".weight") else 0
+                own = tensor.narrow(axis, first, rows) if len(source.parts) > 1 else tensor
+                weights.fill(part, own, source.expert)
+            report(name)
 
 
-def _by_part(weights: Weights, source: Source, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The rows of each part that a tensor holds, in order."""
-    if len(source.parts) == 1:
-        yield source.parts[0], tensor
-        return
+def _by_part(weights: Weights, source: Source) -> Iterator[tuple[str, int, int]]:
+    """The parts that a tensor holds: (part, first row, rows)."""
     shapes = part_shapes(weights.spec)
     row = 0
     for part in source.parts:
-        axis = -2 if part.endswith(".weight") else 0
-        rows = shapes[part][axis]
-        yield part, tensor.narrow(axis, row, rows)
+        rows = shapes[part][-2 if part.endswith(".weight") else 0] if len(source.parts) > 1 else 0
+        yield part, row, rows
         row += rows

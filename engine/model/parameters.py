@@ -17,6 +17,7 @@ from octavo.engine.model.spec import ModelSpec
 from octavo.engine.quant.base import Format, LinearSpec, Part, WeightRef
 from octavo.engine.quant.joined import JoinedFormat
 from octavo.engine.quant.plain import PlainFormat
+from octavo.engine.quant.products import choose
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Formats:
     linears: Format
     head: Format
     held: Mapping[str, Format] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -114,6 +116,8 @@ class Weights:
     _places: dict[str, list[tuple[WeightRef, int]]] = field(repr=False)  # part -> its linears, its first row in each
     _vectors: dict[str, Tensor] = field(repr=False)
     _interleaved: bool = False
+    _merged: bool = False
+    _held: frozenset[str] = frozenset()
 
     @classmethod
     def allocate(
@@ -177,6 +181,10 @@ class Weights:
             ref.format.quantizes for ref, _ in self._places.get(part.removesuffix(".weight"), ())
         )
 
+    def holds(self, part: str) -> bool:
+        """Whether a part stays as the checkpoint stores it."""
+        return part.endswith(".weight") and part.removesuffix(".weight") in self._held
+
     def only_rounded(self, part: str) -> bool:
         """Whether all that becomes of a part is among `rounded_entries`."""
         places = self._places.get(part.removesuffix(".weight"), ())
@@ -201,9 +209,12 @@ class Weights:
             target.copy_(plane)
 
     def finish(self) -> None:
-        """To be called once, when every part has been filled."""
+        """To be called once, when every part has been filled. With merged parts, kernels are chosen as well."""
         for ref in self._refs():
-            ref.format.finish(ref.acquire(), ref.spec)
+            packed = ref.acquire()
+            ref.format.finish(packed, ref.spec)
+            if self._merged:
+                choose(ref.format, packed, ref.spec, self.norm.device)
             ref.release()
 
     def is_vector(self, part: str) -> bool:
@@ -286,7 +297,19 @@ class _Allocator:
             head = embed
         else:
             head = self.linear("head", ("embed",), default=self.formats.head)
-        return Weights(spec, self.dtype, embed, head, norm, layers, self.places, self.vectors, interleaved)
+        return Weights(
+            spec,
+            self.dtype,
+            embed,
+            head,
+            norm,
+            layers,
+            self.places,
+            self.vectors,
+            interleaved,
+            self.merged,
+            frozenset(self.formats.held),
+        )
 
     def layer(self, name: str, has_experts: bool) -> LayerWeights:
         block = f"{name}moe." if has_experts else f"{name}mlp."

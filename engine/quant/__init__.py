@@ -12,8 +12,10 @@ from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format, LLMInt8
 from octavo.engine.quant.grouped import AutoGroupedFormat, GroupedFormat
 from octavo.engine.quant.plain import PlainFormat
 
+PACKED = "packed"  # weights stay as a quantized checkpoint stores them, whether or not that is fast
 FORMATS: dict[str, Format] = {
     "none": PlainFormat(),
+    PACKED: PlainFormat(),
     "int8": GroupedFormat("int8", INT8),
     "int8-dynamic": DynamicInt8Format(),
     "llm-int8": LLMInt8Format(),
@@ -31,6 +33,6 @@ def weight_format(name: str, *, device: torch.device, dtype: torch.dtype, fusion
         raise LoadError(
             f"The weight format {name!r} does not exist here.", remedy=f"Use one of: {', '.join(sorted(FORMATS))}."
         )
-    if name == PlainFormat.name and fusion and device.type == "cpu" and BlockedFormat.available(dtype):
+    if FORMATS[name].name == PlainFormat.name and fusion and device.type == "cpu" and BlockedFormat.available(dtype):
         return BlockedFormat()
     return FORMATS[name]

@@ -7,12 +7,17 @@ A format is one file; it subclasses Format and joins the table in engine/quant/_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+# Upper ends of the row counts that kernels tell apart: one chat, a few, one tile of a tensor core, a large batch, a
+# prompt; the last bucket is open.
+ROW_BUCKETS = (1, 4, 16, 64, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Packed:
     in_dim: int = 0
     dtype: torch.dtype = torch.float32
     pieces: tuple[Packed, ...] = ()
+    products: tuple[Callable[[Tensor, Packed], Tensor] | None, ...] = ()  # a kernel for each bucket of rows
 
     @property
     def weight(self) -> Tensor:
@@ -145,6 +151,15 @@ class Format(ABC):
         return Packed(planes, bias, spec.in_dim, dtype)
 
 
+def multiply(form: Format, x: Tensor, packed: Packed) -> Tensor:
+    """`Format.linear`, by the kernel for that many rows if there is one."""
+    if packed.products:
+        run = packed.products[bisect_left(ROW_BUCKETS, x.shape[0])]
+        if run is not None:
+            return run(x, packed)
+    return form.linear(x, packed)
+
+
 class WeightRef:
     """The model's handle on one linear. This one stays on its device; others may fetch on `acquire`."""
 
@@ -164,7 +179,7 @@ class WeightRef:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, in] to [T, out]."""
-        y = self.format.linear(x, self.acquire())
+        y = multiply(self.format, x, self.acquire())
         self.release()
         return y
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.quant.base import Format, LinearSpec, Packed, multiply
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class JoinedFormat(Format):
         return weight if rows is None else weight[rows]
 
     def linear(self, x: Tensor, packed: Packed) -> Tensor:
-        return torch.cat([piece.linear(x, held) for piece, held in zip(self.pieces, packed.pieces)], dim=-1)
+        return torch.cat([multiply(piece, x, held) for piece, held in zip(self.pieces, packed.pieces)], dim=-1)
 
     def linear_grouped(self, x: Tensor, packed: Packed, ends: Tensor) -> Tensor:
         return torch.cat(

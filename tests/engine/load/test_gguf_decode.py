@@ -42,6 +42,8 @@ def _random_blocks(name: str, count: int = 300) -> np.ndarray:
     for start in _HALVES.get(name, ()):
         scales = (rng.standard_normal((count, 1)) * 0.05).astype(np.float16)
         blocks[:, start : start + 2] = scales.view(np.uint8)
+    if name == "NVFP4":
+        blocks[:, :4] &= 0x7F  # its scales have no sign
     return blocks
 
 
@@ -81,7 +83,9 @@ def _interleaved_nibbles(packed: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("wrong", [_high_nibbles_first, _interleaved_nibbles])
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
+@pytest.mark.parametrize(
+    "name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"]
+)
 def test_the_comparison_sees_nibbles_in_the_wrong_order(
     name: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

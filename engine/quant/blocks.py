@@ -1,0 +1,93 @@
+"""Weights as the blocks of a GGUF file: scales and codes of 32 or 256 neighbours of a row together, untouched.
+
+The plane `blocks` is uint8 [out, blocks of a row * bytes of a block]. Products decode a run of rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo.engine.load.gguf_decode import CHUNK_ELEMENTS, decode_blocks
+from octavo.engine.load.gguf_types import GGML_TYPES
+from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.quant.grouped import put
+
+_CUDA_CHUNK = 1 << 24  # entries decoded at a time: what one costs in float32 copies is some hundred megabytes
+_TYPES = {kind.name: kind for kind in GGML_TYPES.values()}
+
+
+@dataclass(frozen=True)
+class BlockFormat(Format):
+    """`kind` is the type's name in GGUF, such as Q4_K."""
+
+    kind: str
+    shares_embedding: bool = True
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.kind
+
+    def stored(self, spec: LinearSpec, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        kind = _TYPES[self.kind]
+        return {"blocks": ((*spec.shape[:-1], spec.in_dim // kind.block_size * kind.block_bytes), torch.uint8)}
+
+    def pack(
+        self, packed: Packed, spec: LinearSpec, planes: Mapping[str, Tensor], *, row: int = 0, expert: int | None = None
+    ) -> None:
+        put(packed.planes["blocks"], planes["blocks"], row, expert)
+
+    def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
+        blocks = packed.planes["blocks"]
+        if rows is not None:
+            blocks = blocks.index_select(0, rows)
+        out = torch.empty((*blocks.shape[:-1], packed.in_dim), dtype=packed.dtype, device=blocks.device)
+        flat, source = out.view(-1, packed.in_dim), blocks.view(-1, blocks.shape[-1])
+        for begin, end in _runs(flat.shape[0], packed):
+            flat[begin:end] = self._decode(source[begin:end])
+        return out
+
+    def linear(self, x: Tensor, packed: Packed) -> Tensor:
+        y = self._product(x, packed.planes["blocks"], packed)
+        return y if packed.bias is None else y.add_(packed.bias)
+
+    def linear_grouped(self, x: Tensor, packed: Packed, ends: Tensor) -> Tensor:
+        blocks = packed.planes["blocks"]
+        out = x.new_empty((x.shape[0], blocks.shape[1]))
+        begin = 0
+        for expert, end in enumerate(ends.tolist()):  # on a device, this waits for it
+            if end > begin:
+                out[begin:end] = self._product(x[begin:end], blocks[expert], packed)
+            begin = end
+        return out
+
+    def randomize(self, packed: Packed, spec: LinearSpec, generator: torch.Generator, std: float) -> None:
+        raise NotImplementedError(f"{self.kind} blocks come from files alone")
+
+    def _product(self, x: Tensor, blocks: Tensor, packed: Packed) -> Tensor:
+        y = x.new_empty((x.shape[0], blocks.shape[0]))
+        for begin, end in _runs(blocks.shape[0], packed):
+            y[:, begin:end] = F.linear(x, self._decode(blocks[begin:end]).to(x.dtype))
+        return y
+
+    def _decode(self, rows: Tensor) -> Tensor:
+        """uint8 [rows, bytes] to float32 [rows, in]."""
+        kind = _TYPES[self.kind]
+        return decode_blocks(rows.reshape(-1, kind.block_bytes), self.kind).view(rows.shape[0], -1)
+
+
+def block_format(kind: str, shape: tuple[int, ...]) -> BlockFormat | None:
+    """How a GGUF weight [..., out, in] is kept as it is; None if it is not in blocks, or rows share one."""
+    size = _TYPES[kind].block_size
+    return BlockFormat(kind) if size > 1 and len(shape) >= 2 and shape[-1] % size == 0 else None
+
+
+def _runs(rows: int, packed: Packed) -> Iterator[tuple[int, int]]:
+    limit = _CUDA_CHUNK if packed.planes["blocks"].is_cuda else CHUNK_ELEMENTS * 8
+    step = max(1, limit // packed.in_dim)
+    for begin in range(0, rows, step):
+        yield begin, min(begin + step, rows)

@@ -1,0 +1,86 @@
+"""Which kernel multiplies by a weight: a table that kernels enter and weights look into when a model is loaded.
+
+An entry is keyed by the layout of the weight (see `layout_of`), what it does before and after the product, how many
+rows it is made for and what the hardware must have. Where no entry fits, `Format.linear` runs: the reference in torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from octavo.engine.quant.base import ROW_BUCKETS, Format, LinearSpec, Packed
+from octavo.engine.quant.blocks import BlockFormat
+from octavo.engine.quant.grouped import GroupedFormat
+from octavo.engine.quant.joined import JoinedFormat
+
+Run = Callable[..., Any]
+Fits = Callable[[Format, LinearSpec, torch.dtype], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One kernel. Without `pre` and `post`, `run(x, packed)` does what Format.linear does; others have the signature
+    of the operation of engine/model/ops.py that they stand for."""
+
+    run: Run
+    layout: str
+    device: str  # cpu or cuda
+    pre: str = ""  # "norm": addition and RMS norm of what is multiplied
+    post: str = ""  # "gated", "residual"
+    rows: tuple[int, int | None] = (1, None)  # fewest and most, None: any number
+    capability: tuple[int, int] = (0, 0)  # the least that a CUDA device must have
+    fits: Fits = lambda form, spec, dtype: True
+
+    def serves(self, bucket: int) -> bool:
+        """Whether it takes all row counts of a bucket."""
+        least = ROW_BUCKETS[bucket - 1] + 1 if bucket else 1
+        most = ROW_BUCKETS[bucket] if bucket < len(ROW_BUCKETS) else None
+        return self.rows[0] <= least and (self.rows[1] is None or (most is not None and most <= self.rows[1]))
+
+
+_TABLE: list[Product] = []
+
+
+def register(product: Product) -> None:
+    """Enters a kernel; of several that fit, the one entered last is taken."""
+    _TABLE.append(product)
+
+
+def layout_of(form: Format) -> str:
+    """What kernels tell weights apart by: the code of grouped formats, the type of GGUF blocks, else the name."""
+    if isinstance(form, GroupedFormat):
+        return form.code.name
+    return f"gguf-{form.kind}" if isinstance(form, BlockFormat) else form.name
+
+
+def find(
+    form: Format, spec: LinearSpec, dtype: torch.dtype, device: torch.device, bucket: int, pre: str = "", post: str = ""
+) -> Product | None:
+    """The kernel for a weight and a bucket of rows, if there is one."""
+    layout = layout_of(form)
+    able = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    for product in reversed(_TABLE):
+        if (product.layout, product.device, product.pre, product.post) != (layout, device.type, pre, post):
+            continue
+        if product.capability <= able and product.serves(bucket) and product.fits(form, spec, dtype):
+            return product
+    return None
+
+
+def find_all(form: Format, spec: LinearSpec, dtype: torch.dtype, device: torch.device) -> tuple[Run | None, ...]:
+    """The plain product for every bucket of rows; nothing at all if there is none for any."""
+    found = [find(form, spec, dtype, device, bucket) for bucket in range(len(ROW_BUCKETS) + 1)]
+    return tuple(one.run if one else None for one in found) if any(found) else ()
+
+
+def choose(form: Format, packed: Packed, spec: LinearSpec, device: torch.device) -> None:
+    """Gives a filled linear, or each of its pieces, the kernels for its rows."""
+    if isinstance(form, JoinedFormat):
+        for piece, held, one in zip(form.pieces, packed.pieces, form.specs(spec)):
+            choose(piece, held, one, device)
+    elif spec.experts is None:
+        packed.products = find_all(form, spec, packed.dtype, device)
