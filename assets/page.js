@@ -113,8 +113,15 @@ class Page {
     this.header.connected(false);
     this.composer.connectionLost();
     void this.checkKey();
+    void this.checkKey();
     for (const waiting of this.sources.values()) waiting.reject(new Error("connection lost"));
     this.sources.clear();
+  }
+
+  /** The key was changed: nothing here works until the new one is entered. */
+  async checkKey() {
+    const answer = await fetch("/api/enter").catch(() => null);
+    if (answer?.status === 401) location.reload();
   }
 
   /** The key was changed: nothing here works until the new one is entered. */
