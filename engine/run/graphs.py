@@ -8,8 +8,9 @@ changed: new rows, new pages. Places beyond the batch are closed rows with no ke
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from octavo.engine.transfer import upload
 log = logging.getLogger(__name__)
 
 Kind = Literal["greedy", "draw", "any"]
+T = TypeVar("T")
 MAX_REPEATS = 16
 RING = 4 * MAX_REPEATS  # outputs of so many steps stay on the device
 STOP_IDS = 8  # end tokens a row knows on the device; the host checks all of them anyway
@@ -72,6 +74,32 @@ class _Captured:
     graph: torch.cuda.CUDAGraph
     logits: Tensor | None  # of the kind "any", which samples outside
     keep: object  # the plan and intermediates must live as long as the graph
+
+
+class GraphPool:
+    """Captures graphs that share one pool of memory: they are replayed one after the other, on one stream."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    def capture(self, run: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+        """A graph of what `run` launches, and what it returned, which must live as long as the graph."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(2):  # compiles kernels and fills the libraries' workspaces before the capture
+                run()
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            # A capture that hears of other threads would break when a loader copies meanwhile.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                kept = run()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return graph, kept
 
 
 class Outputs:
@@ -120,6 +148,7 @@ class DecodeGraphs:
         cache: KVCache,
         sampler: Sampler,
         last_tokens: Tensor,
+        pool: GraphPool,
         max_rows: int,
         context_length: int,
     ) -> None:
@@ -131,8 +160,7 @@ class DecodeGraphs:
         self._max_rows, self._context_length = max_rows, context_length
         self._states: dict[int, _State] = {}
         self._captured: dict[tuple[int, Kind], _Captured | None] = {}  # None: capture failed, runs eagerly
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        self._pool = pool
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Outputs | None:
         """Starts a step of decode rows, as often as the plan says. `tables` are up to date with the plan."""
@@ -208,19 +236,7 @@ class DecodeGraphs:
             state = self._states[size]
             state.caps.zero_()  # every row closed: what runs now changes nothing
             state.members = ()
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                for _ in range(2):  # compiles kernels and fills the libraries' workspaces before the capture
-                    self._step(state, kind)
-            self._stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.stream(self._stream):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    logits, keep = self._step(state, kind)
-                finally:
-                    graph.capture_end()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            graph, (logits, keep) = self._pool.capture(lambda: self._step(state, kind))
             state.turn.zero_()
             state.host_turn = 0
         except torch.cuda.OutOfMemoryError:

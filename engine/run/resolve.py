@@ -95,7 +95,7 @@ def resolve_threads(wanted: int | None) -> int:
 
 
 def resolve_chunk(wanted: int | None, device: torch.device) -> int:
-    """Prompt tokens a step reads at most, of one prompt or several: enough that the weights' traffic no longer counts."""
+    """Prompt tokens a step reads at most, of one prompt or several; with so many the weights' traffic hardly counts."""
     return max(1, wanted or (512 if device.type == "cpu" else 8192))
 
 

@@ -12,7 +12,8 @@ from octavo.engine.attention.base import AttentionBackend, AttentionStep
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.request import SamplingParams, TokenLogprob
-from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs
+from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool
+from octavo.engine.run.mixed import MixedGraphs
 from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, StepResult, make_inputs
 from octavo.engine.sample.sampler import Sampled, Sampler
 from octavo.engine.sample.scoring import score_tokens
@@ -51,11 +52,11 @@ class ModelRunner:
         self._fed: list[int | None] = [None] * max_running  # the epoch whose newest token the device has
         self._last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=model.device)
         usable = graphs and model.capturable and backend.capturable and model.device.type == "cuda"
-        self._graphs = None
+        self._graphs: DecodeGraphs | None = None
+        self._mixed: MixedGraphs | None = None
         if usable:
-            self._graphs = DecodeGraphs(
-                model, backend, cache, self._sampler, self._last_tokens, max_running, context_length
-            )
+            parts = (model, backend, cache, self._sampler, self._last_tokens, GraphPool(), max_running, context_length)
+            self._graphs, self._mixed = DecodeGraphs(*parts), MixedGraphs(*parts)
         self.run_ahead = 1 if model.device.type == "cuda" else 0
         self.max_repeats = MAX_REPEATS if usable else 1
 
@@ -66,6 +67,10 @@ class ModelRunner:
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
         if self._graphs is not None and plan.num_decode_rows == len(sampling) == len(plan.rows) and not scoring:
             pending = self._launch_graph(plan, sampling)
+            if pending is not None:
+                return pending
+        elif self._mixed is not None and not scoring:
+            pending = self._launch_mixed(self._mixed, plan, sampling)
             if pending is not None:
                 return pending
         if plan.repeats > 1:
@@ -87,8 +92,40 @@ class ModelRunner:
             for turn in range(plan.repeats):
                 sampled = self._sample(rows, *outputs.scores(turn))
                 outputs.choose(sampled.ids, sampled.finite)
-                scored.append(Download([sampled.logprobs, sampled.top_ids, sampled.top_logprobs]))
+                scored.append(_scores_of(sampled))
         return PendingStep(plan, sampling, Download([outputs.tokens()]), scored, self._take_errors())
+
+    def _launch_mixed(self, mixed: MixedGraphs, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
+        rows = self._join_rows(plan, sampling)
+        kind = self._sampler.kind(rows) if rows else "greedy"
+        self._tables.update(plan)
+        outputs = mixed.launch(plan, self._tables, kind)
+        if outputs is None:
+            return None
+        device, columns = self.model.device, outputs.columns
+        finite = Download([outputs.finite])
+        errors = self._take_errors()
+        if outputs.tokens is not None:
+            tokens = Download([outputs.tokens])
+            self._mark_fed(plan, sampling)
+            chosen = [columns[index] for index in sampling]
+            return PendingStep(plan, sampling, tokens, [], errors, finite, columns=columns, chosen=chosen)
+        assert outputs.logits is not None
+        places = upload([columns[index] for index in sampling], torch.int64, device)
+        sampled, tokens = self._choose(plan, sampling, rows, outputs.logits.index_select(0, places))
+        return PendingStep(plan, sampling, tokens, [_scores_of(sampled)], errors, finite, columns=columns)
+
+    def _choose(self, plan: StepPlan, sampling: list[int], rows: list[int], logits: Tensor) -> tuple[Sampled, Download]:
+        """Samples rows of an eager or mixed step and leaves their tokens where the next step finds them."""
+        positions = upload([plan.rows[i].begin + plan.rows[i].count for i in sampling], torch.int64, logits.device)
+        sampled = self._sample(rows, logits, positions)
+        self._last_tokens.index_copy_(0, self._sampler.index(rows), sampled.ids)
+        self._mark_fed(plan, sampling)
+        return sampled, Download([torch.where(sampled.finite, sampled.ids, NOT_FINITE)[None]])
+
+    def _mark_fed(self, plan: StepPlan, sampling: list[int]) -> None:
+        for index in sampling:
+            self._fed[plan.rows[index].row] = plan.rows[index].epoch
 
     def _launch_eagerly(self, plan: StepPlan, sampling: list[int], scoring: list[int]) -> PendingStep:
         inputs = make_inputs(plan, self._tables, self.cache.page_size, self.model.device)
@@ -109,14 +146,9 @@ class ModelRunner:
         if len(sampling) < len(plan.rows) or decodes < len(plan.rows):
             picked = hidden[last[upload(sampling, torch.int64, device)]]
         rows = self._join_rows(plan, sampling)
-        positions = upload([plan.rows[i].begin + plan.rows[i].count for i in sampling], torch.int64, device)
-        sampled = self._sample(rows, self.model.logits(picked), positions)
-        self._last_tokens.index_copy_(0, upload(rows, torch.int64, device), sampled.ids)
-        for index in sampling:
-            self._fed[plan.rows[index].row] = plan.rows[index].epoch
-        tokens = torch.where(sampled.finite, sampled.ids, NOT_FINITE)[None]
-        scored = [Download([sampled.logprobs, sampled.top_ids, sampled.top_logprobs])]
-        return PendingStep(plan, sampling, Download([tokens]), scored, self._take_errors(), Download([finite]), scores)
+        sampled, tokens = self._choose(plan, sampling, rows, self.model.logits(picked))
+        errors = self._take_errors()
+        return PendingStep(plan, sampling, tokens, [_scores_of(sampled)], errors, Download([finite]), scores)
 
     def _feed(self, plan: StepPlan) -> None:
         """Gives the device the newest tokens that it did not choose itself."""
@@ -191,7 +223,8 @@ class PendingStep:
     """A step under way on the device.
 
     `tokens` brings int64 [repeats, N], negative where there is none; `scored` for each repetition log probabilities
-    float32 [N], top ids [N, K] and top log probabilities [N, K], or nothing where no row wants them.
+    float32 [N], top ids [N, K] and top log probabilities [N, K], or nothing where no row wants them. `chosen` are the
+    columns of `tokens` for the sampling rows, `columns` those of `finite` for all rows, where they are not in order.
     """
 
     def __init__(
@@ -203,6 +236,9 @@ class PendingStep:
         errors: dict[int, str],
         finite: Download | None = None,
         prompt_scores: dict[int, list[Download]] | None = None,
+        *,
+        columns: list[int] | None = None,
+        chosen: list[int] | None = None,
     ) -> None:
         self.plan = plan
         self._sampling = sampling  # plan rows that sample
@@ -211,6 +247,8 @@ class PendingStep:
         self._errors = errors
         self._finite = finite
         self._prompt_scores = prompt_scores or {}
+        self._columns = columns
+        self._chosen = chosen
 
     def wait(self) -> StepResult:
         """Blocks until the results are on the host."""
@@ -219,9 +257,13 @@ class PendingStep:
         logprobs: list[tuple[TokenLogprob, ...]] = [()] * count
         finite = self._finite.wait()[0] if self._finite is not None else None
         good = [True] * count if finite is None else finite.tolist()
+        if self._columns is not None:
+            good = [good[column] for column in self._columns]
         chosen = self._tokens.wait()[0]
         if chosen is not None:
             by_row = chosen.t().tolist()
+            if self._chosen is not None:
+                by_row = [by_row[column] for column in self._chosen]
             for place, index in enumerate(self._sampling):
                 tokens[index] = tuple(token for token in by_row[place] if token >= 0)
                 good[index] = good[index] and NOT_FINITE not in by_row[place]
@@ -246,6 +288,10 @@ class PendingStep:
                     continue
                 pairs = tuple(zip(tops[place][:wanted], top_values[place][:wanted], strict=True))
                 logprobs[index] += (TokenLogprob(tokens[index][turn], values[place], pairs),)
+
+
+def _scores_of(sampled: Sampled) -> Download:
+    return Download([sampled.logprobs, sampled.top_ids, sampled.top_logprobs])
 
 
 def _entries(part: Download) -> list[TokenLogprob]:
