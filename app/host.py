@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -91,6 +91,8 @@ class ModelHost:
         self._notified_s = 0.0
         self._closed = False
         self._loaded_from: Config | None = None
+        self._chosen: Mapping[str, object] = {}  # of the loaded model, and of the one being loaded
+        self._wanted: Mapping[str, object] = {}
         self._resting: Config | None = None  # what to load again when somebody asks for it
 
     @property
@@ -132,8 +134,23 @@ class ModelHost:
         """What was done differently from what was asked, such as falling back to the CPU."""
         return self._notices
 
-    def load(self, config: Config) -> None:
-        """Begin to load `config.model.id`; a running load is cancelled. Model id "none" only unloads."""
+    @property
+    def chosen(self) -> Mapping[str, object]:
+        """What the last load was given instead of config.yaml's values, by name of the model section: a choice for this
+        run, such as another model or a shorter context."""
+        return self._chosen
+
+    @property
+    def wanted(self) -> Mapping[str, object]:
+        """The same of the load that was begun last, also if it failed: for trying again."""
+        return self._wanted
+
+    def load(self, config: Config, chosen: Mapping[str, object] | None = None) -> None:
+        """Begin to load `config.model.id`; a running load is cancelled. Model id "none" only unloads.
+
+        `chosen` names fields of the model section that take the place of the configuration's.
+        """
+        config = with_choice(config, chosen or {})
         if config.model.id == "none":
             self.unload()
             return
@@ -144,6 +161,7 @@ class ModelHost:
             attempt = self._attempt
             self._resting = None
             self._error = None
+            self._wanted = dict(chosen or {})
             self._progress = HostProgress("starting")
             if self._state == "ready":
                 self._next_id = config.model.id
@@ -185,7 +203,7 @@ class ModelHost:
         """Begin to load the model again that `rest` unloaded; does nothing otherwise."""
         with self._condition:
             if self._resting is not None:
-                self.load(self._resting)
+                self.load(self._resting, self._chosen)
 
     def unload(self) -> None:
         """Free the model in a thread (or cancel its load); the state is "empty" afterwards."""
@@ -264,6 +282,7 @@ class ModelHost:
 
     def _run_load(self, attempt: int, config: Config) -> None:
         failure: str | None = None
+        chosen_before = self._chosen
         before: Config | None = None
         with self._working:
             try:
@@ -274,6 +293,7 @@ class ModelHost:
                 self._check(source, config, self._held())
                 before = self._give_way(attempt, config)
                 self._finish(attempt, config, self._build(source, config, report))
+                return
             except LoadCancelled:
                 pass
             except OctavoError as error:
@@ -283,7 +303,9 @@ class ModelHost:
                 failure = f"Loading failed unexpectedly ({type(error).__name__}: {error}). The log has the details."
                 log.exception("Loading %s failed", config.model.id)
             release_memory()
-            if failure is not None and not (before is not None and self._restore(attempt, before, failure)):
+            if failure is not None and not (
+                before is not None and self._restore(attempt, before, chosen_before, failure)
+            ):
                 self._fail(attempt, failure)
 
     def _held(self) -> Holding:
@@ -299,7 +321,7 @@ class ModelHost:
             before = self._loaded_from if self._engine is not None else None
             engine = self._take_engine()
             self._model_id, self._next_id, self._notices = config.model.id, None, ()
-            self._loaded_from = config
+            self._loaded_from, self._chosen = config, self._wanted
             if self._state != "loading":
                 self._set_state("loading")
         if engine is not None:
@@ -316,13 +338,15 @@ class ModelHost:
                 self._set_state("ready")
                 return
         _close(engine)  # cancelled in its last moment
+        del engine
+        release_memory()
 
-    def _restore(self, attempt: int, config: Config, failure: str) -> bool:
+    def _restore(self, attempt: int, config: Config, chosen: Mapping[str, object], failure: str) -> bool:
         """Brings the model back that had to give way for one that then failed."""
         with self._condition:
             if attempt != self._attempt:
                 return True
-            self._model_id = config.model.id
+            self._model_id, self._chosen = config.model.id, chosen
         try:
             report = self._reporter(attempt)
             self._finish(attempt, config, self._build(self._find(config, report), config, report), failure)
@@ -385,6 +409,14 @@ class ModelHost:
 
 
 _START = HostProgress("starting")
+
+
+def with_choice(config: Config, chosen: Mapping[str, object]) -> Config:
+    """The configuration with other values in its model section. Raises pydantic's ValidationError for wrong ones."""
+    if not chosen:
+        return config
+    section = type(config.model).model_validate({**config.model.model_dump(), **chosen})
+    return config.model_copy(update={"model": section})
 
 
 def find_model(config: Config, report: Report) -> str | Path:

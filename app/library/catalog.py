@@ -24,6 +24,7 @@ class LocalModel:
     format: Literal["safetensors", "gguf"]
     size_bytes: int
     complete: bool = True
+    origin: Literal["starter", "hub", "folder"] = "folder"
 
 
 def list_models(folders: Iterable[str | Path] = (), cache: Path | None = None) -> list[LocalModel]:
@@ -31,7 +32,7 @@ def list_models(folders: Iterable[str | Path] = (), cache: Path | None = None) -
     found: dict[Path, LocalModel] = {}
     starter = find_starter(cache)
     if starter is not None and starter.is_file():
-        found[starter.resolve()] = LocalModel("starter", starter, "gguf", starter.stat().st_size)
+        found[starter.resolve()] = LocalModel("starter", starter, "gguf", starter.stat().st_size, origin="starter")
     for model in (*_in_hub_cache(), *(model for folder in folders for model in _in_folder(Path(folder).expanduser()))):
         found.setdefault(model.path.resolve(), model)
     return sorted(found.values(), key=lambda model: (model.id != "starter", model.id.lower()))
@@ -91,12 +92,13 @@ def _in_snapshot(repo_id: str, folder: Path) -> Iterator[LocalModel]:
     present = [path for path in folder.iterdir() if path.exists()]
     gguf = [path for path in present if path.suffix.lower() == ".gguf"]
     if any(path.suffix == ".safetensors" for path in present):
-        yield LocalModel(repo_id, folder, "safetensors", _weights(folder), not missing_files(folder))
+        yield LocalModel(repo_id, folder, "safetensors", _weights(folder), not missing_files(folder), "hub")
     for first in first_parts(path.name for path in gguf):
         variant = variants([first])[0]
         parts = parts_of(first, [path.name for path in gguf])
         size = sum((folder / part).stat().st_size for part in parts)
-        yield LocalModel(f"{repo_id}:{variant}", folder / first, "gguf", size, not missing_files(folder, variant))
+        complete = not missing_files(folder, variant)
+        yield LocalModel(f"{repo_id}:{variant}", folder / first, "gguf", size, complete, "hub")
 
 
 def _in_folder(root: Path) -> Iterator[LocalModel]:

@@ -49,7 +49,8 @@ class PendingWatch:
         if running is None:  # whatever is loaded next is loaded as the file says
             return ()
         changes = changed_keys(running, self._settings.values)
-        return tuple(key for key, applies in changes.items() if applies == when)
+        chosen = {f"model.{name}" for name in self._host.chosen}  # for this run, on the page
+        return tuple(key for key, applies in changes.items() if applies == when and key not in chosen)
 
 
 def describe(error: ConfigError | None) -> str | None:

@@ -136,4 +136,4 @@ class SettingsPanel:
         end = time.monotonic() + STOP_S
         while time.monotonic() < end and any(service.running(chat_id) for chat_id in writing):
             await asyncio.sleep(0.02)
-        self._deps.host.load(self._deps.settings.values)
+        self._deps.host.load(self._deps.settings.values, self._deps.host.chosen)
