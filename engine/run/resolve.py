@@ -21,7 +21,7 @@ GIB = 1 << 30
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 CUDA_RESERVE_BYTES = GIB  # activations, library workspaces, graphs, and what the desktop may want meanwhile
 LEAST_BYTES_PER_TOKEN = 2048
-CHATS_KEPT = 16  # full chats the automatic cache holds at most: more than that only takes memory from others
+CHATS_KEPT = 16  # full chats the automatic cache holds if they fit, and on a GPU more while half of it stays free
 
 
 def resolve_device(wanted: str) -> tuple[torch.device, str | None]:
@@ -155,7 +155,9 @@ def resolve_cache(
         page_size = config.page_size
         budget = limit
         if config.kv_memory_bytes is None and config.kv_memory_share is None:
-            budget = min(limit, per_token * (wanted + page_size) * (chats + 1))
+            chat = per_token * (wanted + page_size)
+            roomy = min(free // 2, chat * (config.max_running + 1)) if device.type == "cuda" else 0
+            budget = min(limit, max(roomy, chat * (chats + 1)))
         chunk = resolve_chunk(config.prefill_chunk, device)
         pages = share_pages(groups, budget, page_size, kv_dtype, wanted, chunk)
     if notice:

@@ -210,7 +210,7 @@ def test_no_depth_and_no_repetition_changes_a_reply(params: SamplingParams, make
     for _ in range(3):  # the first time eager, the second captured, the third replayed
         assert replies(engine, params) == plain
     mixed: Any = engine._core._runner._mixed  # type: ignore[attr-defined]
-    assert sum(captured is not None for captured in mixed._captured.values()) > 5
+    assert sum(captured is not None for captured in mixed._captured.values()) > 1
 
 
 def test_pressure_preempts_and_changes_no_reply(make_engine: Callable[..., Engine]) -> None:

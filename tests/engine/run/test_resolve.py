@@ -102,3 +102,14 @@ def test_the_chunk_never_exceeds_the_context() -> None:
 def test_a_claimed_context_is_bounded_by_the_memory_before_the_model_is_built() -> None:
     assert resolve.bound_context(8192, 1 << 30) == 8192
     assert resolve.bound_context(2**31 - 1, 1 << 30) == 1 << 19
+
+
+def test_a_gpu_with_room_holds_every_running_chat_and_keeps_half_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(resolve, "free_memory", lambda device: 64 << 30)
+    per_token = resolve.page_bytes(group(), 1, torch.float16)
+    held = resolve.resolve_cache(EngineConfig(max_running=64), [group()], 4096, torch.float16, cuda).num_pages[0]
+    assert held * 16 >= 64 * 4096
+    assert held * 16 * per_token <= 32 << 30
+    many = resolve.resolve_cache(EngineConfig(max_running=10**6), [group()], 4096, torch.float16, cuda).num_pages[0]
+    assert many * 16 * per_token <= 32 << 30
