@@ -1,18 +1,28 @@
 // Where the user writes. A text leaves it only when the server has stored it.
 
-import { h, icon } from "./dom.js";
+import { ask } from "./api.js";
+import { Files } from "./attachments.js";
+import { toast } from "./dialog.js";
+import { h, icon, iconButton } from "./dom.js";
+import { Gauge } from "./gauge.js";
 import { nonce } from "./live.js";
-import { t } from "./words.js";
+import { newChat } from "./new_chat.js";
+import { shortcut } from "./shortcuts.js";
+import { has, t } from "./words.js";
 
 const TALLEST_SHARE = 0.4; // of the window's height
 
 export class Composer {
-  /** `actions`: send({text, nonce}) returns false if it could not be sent; stop(). */
+  /**
+   * `actions`: send({text, nonce, files, settings}) returns false if it could not be sent; stop(); reading(reading) shows
+   * how full the window is; go(panel, path).
+   */
   constructor(panel, actions) {
     this.actions = actions;
     this.chat = null;
     this.writing = false;
-    this.sending = null; // {nonce, text, chat} until the server answers
+    this.sending = null; // {nonce, text, chat, files} until the server answers
+    this.lastReading = null;
     this.text = h("textarea", {
       rows: "1",
       placeholder: t("composer.placeholder"),
@@ -23,19 +33,41 @@ export class Composer {
       enterkeyhint: "send",
       oninput: () => this.changed(),
       onkeydown: (event) => this.key(event),
+      onpaste: (event) => this.paste(event),
     });
+    this.files = new Files(
+      () => this.filesChanged(),
+      (text, kind = "error") => toast(text, { kind }),
+    );
+    this.picker = h("input", { type: "file", multiple: true, class: "offscreen", tabindex: "-1", "aria-label": t("composer.attach") });
+    this.picker.onchange = () => {
+      this.files.add(this.picker.files);
+      this.picker.value = "";
+    };
+    this.attach = iconButton("clip", t("composer.attach"), () => this.picker.click(), { class: "quiet attach" });
     this.button = h("button", { type: "submit", class: "send" });
-    this.box = h("form", { class: "box" }, this.text, this.button);
+    const line = h("div", { class: "line" }, this.attach, this.text, this.button);
+    this.box = h("form", { class: "box" }, this.files.element, line, this.picker);
     this.box.onsubmit = (event) => {
       event.preventDefault();
       if (this.writing) actions.stop();
       else this.send();
     };
     this.box.addEventListener("click", (event) => {
-      if (event.target === this.box) this.text.focus();
+      if (event.target === this.box || event.target === line) this.text.focus();
     });
-    this.hint = h("p", { class: "hint", id: "composer-hint", "aria-live": "polite" });
-    panel.append(this.box, this.hint);
+    this.tuneName = h("span", {});
+    this.tune = h("button", { type: "button", class: "tune", onclick: () => actions.go("presets") }, icon("presets"), this.tuneName);
+    this.hint = h("div", { class: "hint", id: "composer-hint", "aria-live": "polite" });
+    const keys = iconButton("keyboard", t("shortcuts"), () => shortcut("help"), { class: "quiet keys" });
+    panel.append(this.box, h("div", { class: "under" }, this.tune, this.hint, keys));
+    this.gauge = new Gauge(
+      () => this.draft,
+      (answer, draft) => this.measured(answer, draft),
+    );
+    document.addEventListener("octavo-settings", () => this.gauge.soon({ now: true }));
+    takeDrops((files) => this.files.add(files));
+    this.showOwn(null, false);
     this.say(null);
     this.update();
   }
@@ -47,10 +79,14 @@ export class Composer {
   /** Turn to another chat (null: a new one): its draft comes back. */
   open(chat) {
     this.chat = chat;
+    this.lastReading = null;
     this.text.value = sessionStorage.getItem(this.draftKey) ?? "";
+    this.files.restore(kept(this.filesKey));
     this.say(null);
     this.fit();
     this.update();
+    this.gauge.soon({ now: true });
+    document.dispatchEvent(new CustomEvent("octavo-chat", { detail: chat }));
   }
 
   setWriting(writing) {
@@ -58,6 +94,14 @@ export class Composer {
     this.writing = writing;
     this.say(null);
     this.update();
+    if (!writing) this.gauge.soon({ now: true });
+  }
+
+  /** A model has come or gone, or is on its way: its state. */
+  modelChanged(state) {
+    if (state === this.modelState) return;
+    this.modelState = state;
+    this.gauge.soon({ now: true });
   }
 
   put(text) {
@@ -70,12 +114,35 @@ export class Composer {
     return `octavo-draft-${this.chat ?? ""}`;
   }
 
+  get filesKey() {
+    return `octavo-files-${this.chat ?? ""}`;
+  }
+
+  get draft() {
+    return { chat: this.chat, text: this.text.value, files: this.files.ids, settings: this.chat === null ? newChat.settings : null };
+  }
+
   changed() {
-    if (this.text.value) sessionStorage.setItem(this.draftKey, this.text.value);
-    else sessionStorage.removeItem(this.draftKey);
+    keep(this.draftKey, this.text.value);
     this.say(null);
     this.fit();
     this.update();
+    this.gauge.soon();
+  }
+
+  filesChanged() {
+    if (!this.gauge) return; // still being put together
+    const files = this.files.kept;
+    keep(this.filesKey, files.length ? JSON.stringify(files) : "");
+    this.update();
+    this.gauge.soon({ now: true });
+  }
+
+  paste(event) {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (!files.length || event.clipboardData.types.includes("text/plain")) return;
+    event.preventDefault();
+    this.files.add(files);
   }
 
   key(event) {
@@ -88,10 +155,15 @@ export class Composer {
 
   send() {
     const text = this.text.value;
-    if (!text.trim() || this.sending) return;
+    const files = this.files.ids;
+    if ((!text.trim() && !files.length) || this.sending) return;
+    if (this.files.reading || this.files.lost) {
+      this.say(t(this.files.lost ? "said.file_lost" : "composer.reading"), this.files.lost ? "error" : "notice");
+      return;
+    }
     // The same text for the same chat is the same sending: if an answer was lost, the server knows it by its name.
-    const again = this.lost && this.lost.text === text && this.lost.chat === this.chat;
-    this.sending = again ? this.lost : { nonce: nonce(), text, chat: this.chat };
+    const again = this.lost && this.lost.text === text && this.lost.chat === this.chat && same(this.lost.files, files);
+    this.sending = again ? this.lost : { nonce: nonce(), text, chat: this.chat, files, settings: this.draft.settings };
     if (!this.actions.send(this.sending)) {
       this.sending = null;
       this.say(t("composer.offline"));
@@ -102,10 +174,14 @@ export class Composer {
   /** The server has stored it. */
   sent(message) {
     if (this.sending?.nonce !== message.nonce) return false;
-    const { chat, text } = this.sending;
+    const { chat, text, files } = this.sending;
     this.sending = this.lost = null;
     sessionStorage.removeItem(`octavo-draft-${chat ?? ""}`);
+    sessionStorage.removeItem(`octavo-files-${chat ?? ""}`);
+    if (chat === null) newChat.settings = null;
     if (this.chat === chat && this.text.value === text) this.text.value = "";
+    if (this.chat === chat && same(this.files.ids, files)) this.files.restore([]);
+    this.say(null);
     this.fit();
     this.update();
     return true;
@@ -114,8 +190,10 @@ export class Composer {
   refused(message) {
     if (this.sending?.nonce === message.nonce) this.sending = null;
     if (this.lost?.nonce === message.nonce) this.lost = null;
-    this.say([message.message, message.remedy].filter(Boolean).join(" "), true);
+    const words = has(`said.${message.code}`) ? t(`said.${message.code}`, message.values ?? {}) : null;
+    this.say(words ?? [message.message, message.remedy].filter(Boolean).join(" "), "error", this.waysOut(message.code));
     this.update();
+    if (message.code === "file_lost") this.gauge.soon({ now: true });
   }
 
   connectionLost() {
@@ -124,10 +202,66 @@ export class Composer {
     this.update();
   }
 
-  say(text, isError = false) {
-    this.hint.textContent = text ?? t("composer.hint");
-    this.hint.classList.toggle("error", isError);
-    this.hint.classList.toggle("idle", text === null);
+  // How full the window is
+
+  measured(answer, draft) {
+    if (draft.chat !== this.chat) return;
+    this.files.markLost(answer.lost.filter((id) => this.files.ids.includes(id)));
+    this.showOwn(answer.preset, answer.own);
+    this.actions.reading(answer.reading);
+    this.lastReading = answer.reading && { ...answer.reading, overflow: answer.overflow };
+    if (this.hint.classList.contains("idle") || this.hint.dataset.about === "window") this.say(null);
+  }
+
+  /** What will happen to the oldest turns, said before anything is sent. */
+  windowWords() {
+    const reading = this.lastReading;
+    if (!reading || this.writing || !(this.text.value.trim() || this.files.ids.length)) return null;
+    const { used, limit, left_out: n, too_long: tooLong, overflow } = reading;
+    if (tooLong) return [t("said.too_long", { used, limit }), "error", this.waysOut("too_long")];
+    if (n > 0 && overflow === "stop") return [t("said.context_full", { limit }), "error", this.waysOut("context_full")];
+    if (n > 0) return [t("composer.leaves", { n, limit }), "notice", []];
+    return null;
+  }
+
+  waysOut(code) {
+    const larger = { label: t("composer.larger"), run: () => this.actions.go("settings", "model") };
+    if (code === "too_long") return [larger];
+    if (code === "context_full") return [{ label: t("composer.drop"), run: () => this.dropOldest() }, larger];
+    return [];
+  }
+
+  async dropOldest() {
+    const { chat } = this;
+    try {
+      const { settings } = chat === null ? { settings: newChat.settings } : await ask(`/api/ui/presets?${new URLSearchParams({ chat })}`);
+      const changed = { ...settings, options: {} };
+      if (chat === null) newChat.settings = changed;
+      else await ask("/api/ui/presets/chat", { method: "POST", body: { chat, settings: changed } });
+      this.say(null);
+      document.dispatchEvent(new CustomEvent("octavo-settings"));
+    } catch (error) {
+      this.say(error.message, "error");
+    }
+    this.focus();
+  }
+
+  showOwn(preset, own) {
+    this.tuneName.textContent = preset ?? t(own ? "composer.tuned" : "composer.tune");
+    this.tune.classList.toggle("own", Boolean(preset) || own);
+    this.tune.title = t("composer.tune.about");
+  }
+
+  /** A line under the box; null: what is to be said of the window, else the usual hint. */
+  say(text, kind = "calm", actions = []) {
+    const window = text === null ? this.windowWords() : null;
+    const [words, how, ways] = window ?? [text ?? t("composer.hint"), kind, actions];
+    this.hint.className = `hint ${how}`;
+    this.hint.classList.toggle("idle", text === null && !window);
+    if (window) this.hint.dataset.about = "window";
+    else delete this.hint.dataset.about;
+    const buttons = ways.map(({ label, run }) => h("button", { type: "button", class: "link", onclick: run }, label));
+    if (this.hint.textContent !== [words, ...ways.map(({ label }) => label)].join("")) this.hint.replaceChildren(h("span", {}, words), ...buttons);
   }
 
   fit() {
@@ -144,6 +278,52 @@ export class Composer {
       this.button.title = this.writing ? `${label} (Esc)` : label;
     }
     this.button.classList.toggle("stops", this.writing);
-    this.button.disabled = !this.writing && (!this.text.value.trim() || this.sending !== null);
+    const empty = !this.text.value.trim() && !this.files.items.length;
+    this.button.disabled = !this.writing && (empty || this.sending !== null);
   }
+}
+
+/** A file that is dropped anywhere on the conversation is attached; nowhere does it replace the page. */
+function takeDrops(take) {
+  document.getElementById("octavo-main").dataset.drop = t("files.drop");
+  const holdsFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  let inside = 0;
+  const mark = (change) => {
+    inside = Math.max(0, inside + change);
+    document.body.classList.toggle("dropping", inside > 0);
+  };
+  addEventListener("dragenter", (event) => holdsFiles(event) && mark(1));
+  addEventListener("dragleave", (event) => holdsFiles(event) && mark(-1));
+  addEventListener("dragover", (event) => {
+    if (!holdsFiles(event)) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = "copy";
+  });
+  addEventListener("drop", (event) => {
+    if (!holdsFiles(event)) return;
+    event.preventDefault();
+    mark(-Infinity);
+    take(event.dataTransfer.files);
+  });
+}
+
+function keep(key, text) {
+  try {
+    if (text) sessionStorage.setItem(key, text);
+    else sessionStorage.removeItem(key);
+  } catch {
+    // a text larger than the browser keeps: it is there until the tab closes
+  }
+}
+
+function kept(key) {
+  try {
+    return JSON.parse(sessionStorage.getItem(key)) ?? [];
+  } catch {
+    return [];
+  }
+}
+
+function same(first, second) {
+  return first.length === second.length && first.every((value, at) => value === second[at]);
 }

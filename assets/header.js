@@ -61,7 +61,6 @@ export class Header {
 
   model(model) {
     const { info, state } = model;
-    this.limit = info?.context ?? 0;
     this.chip.dataset.state = state;
     const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
     this.name.textContent = info ? modelName(info) : (words[state] ?? t("model.none"));
@@ -82,16 +81,16 @@ export class Header {
     this.chip.disabled = this.card.childElementCount === 0;
   }
 
-  /** How much of the window the newest reply filled. */
-  context(stats) {
-    this.meter.hidden = !stats || !this.limit;
-    if (this.meter.hidden) return;
-    const used = stats.prompt + stats.tokens;
-    const share = Math.min(1, used / this.limit);
-    this.meterText.textContent = `${short(used)} / ${short(this.limit)}`;
+  /** How full the window is with what is being written, as the composer's gauge reads it; null: nobody knows. */
+  context(reading) {
+    this.meter.hidden = !reading;
+    if (!reading) return;
+    const { used, limit, draft, left_out: leftOut } = reading;
+    const share = Math.min(1, used / limit);
+    this.meterText.textContent = `${short(used)} / ${short(limit)}`;
     this.meterBar.firstChild.style.width = `${share * 100}%`;
-    this.meter.classList.toggle("nearly", share > 0.85);
-    const label = t("context", { used, limit: this.limit });
+    this.meter.classList.toggle("nearly", share > 0.85 || leftOut > 0);
+    const label = t(draft > 0 ? "context.draft" : "context", { used, limit, draft });
     this.meter.title = label;
     this.meter.setAttribute("aria-label", label);
   }

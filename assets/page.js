@@ -7,6 +7,7 @@ import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
 import { Nav } from "./nav.js";
 import { Panels } from "./panels.js";
+import { onShortcut } from "./shortcuts.js";
 import { Talk } from "./talk.js";
 import { Welcome } from "./welcome.js";
 import { build, language, panels as panelNames } from "./strings.js";
@@ -44,8 +45,11 @@ class Page {
       () => this.talkChanged(),
     );
     this.composer = new Composer(composer, {
-      send: ({ text, nonce: name }) => say({ k: "send", chat: this.chat, text, nonce: name, after: this.talk.chat?.last?.id }),
+      send: ({ text, nonce: name, files, settings }) =>
+        say({ k: "send", chat: this.chat, text, nonce: name, files, settings, after: this.talk.chat?.last?.id }),
       stop: () => say({ k: "stop", chat: this.chat }),
+      reading: (reading) => this.header.context(reading),
+      go: (name, path) => this.panels.go(name, path),
     });
     this.welcome = new Welcome(this.talk.welcome, {
       put: (text) => this.composer.put(text),
@@ -69,6 +73,7 @@ class Page {
     this.shade = chats.parentElement;
     this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
     document.addEventListener("keydown", (event) => this.key(event));
+    this.addShortcuts();
     addEventListener("popstate", () => this.open(new URLSearchParams(location.search).get("c"), { address: false }));
     this.show();
     this.live.connect();
@@ -131,7 +136,7 @@ class Page {
         break;
       case "model":
         this.header.model(message);
-        this.header.context(this.talk.stats);
+        this.composer.modelChanged(message.state);
         this.welcome.model(message);
         break;
       case "machine":
@@ -197,7 +202,6 @@ class Page {
     const was = this.composer.writing;
     this.composer.setWriting(this.talk.writing);
     if (this.talk.writing && !was) announce(t("turn.writing"));
-    this.header.context(this.talk.stats);
   }
 
   titled() {
@@ -224,13 +228,20 @@ class Page {
     document.body.classList.toggle("list-shown", yes);
   }
 
+  addShortcuts() {
+    onShortcut("new", () => this.open(null));
+    onShortcut("focus", () => this.composer.focus());
+    onShortcut("attach", () => this.composer.attach.click());
+    onShortcut("presets", () => this.panels.toggle("presets"));
+    onShortcut("settings", () => this.panels.toggle("settings"));
+    onShortcut("copy", () => document.querySelector("article.reply.last footer button:has(.icon-copy)")?.click());
+    onShortcut("code", () => [...document.querySelectorAll("article.reply .code-head button")].at(-1)?.click());
+  }
+
   key(event) {
     if (event.defaultPrevented || event.isComposing) return;
     const command = event.ctrlKey || event.metaKey;
-    if (command && !event.shiftKey && !event.altKey && event.key.toLowerCase() === "k") {
-      event.preventDefault();
-      this.open(null);
-    } else if (event.altKey && !command && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
+    if (event.altKey && !command && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
       event.preventDefault();
       const id = this.list.neighbour(event.key === "ArrowUp" ? -1 : 1);
       if (id !== null) this.open(id);

@@ -1,5 +1,6 @@
 // One turn of the conversation: the user's text, or a reply that grows block by block.
 
+import { sentFiles } from "./attachments.js";
 import { copyText, h, icon, iconButton, announce, setHTML } from "./dom.js";
 import { dayAndTime, duration, has, speed, t, timeOfDay } from "./words.js";
 
@@ -11,7 +12,8 @@ export class UserTurn {
       "article",
       { class: "turn user", "data-id": turn.id, "aria-label": t("turn.you") },
       h("div", { class: "when", title: dayAndTime(turn.at) }, `${t("turn.you")} · ${timeOfDay(turn.at)}`),
-      h("div", { class: "bubble", dir: "auto" }, turn.text),
+      sentFiles(turn.id, turn.files),
+      turn.text ? h("div", { class: "bubble", dir: "auto" }, turn.text) : null,
     );
   }
 }

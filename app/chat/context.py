@@ -38,6 +38,7 @@ class ContextFullError(ChatError):
             f"This chat would have {tokens:,} tokens; the model's context holds {window:,}, and the chat is set to stop"
             " there.",
             remedy="Let its oldest turns be left out, or load the model with a larger context.",
+            code="context_full",
         )
         self.tokens = tokens
         self.window = window

@@ -19,18 +19,30 @@ API_DEFAULTS: Values = {"temperature": 1.0, "top_p": 1.0}  # OpenAI's
 
 ANY_VOCABULARY = 2**31 - 1  # for values that are checked before there is a model
 
-# What a chat can set for itself on the page, in this order, and what it is where nobody says anything.
-CHAT_FIELDS: Values = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "max_tokens": None,
-    "seed": None,
-    "stop": None,
+
+
+@dataclass(frozen=True, slots=True)
+class ChatField:
+    """A sampling value that a chat can set for itself: what it is where nobody says anything, and the range of its
+    slider (the values it may have are wider; `engine.sample.fields` knows them)."""
+
+    default: float | None
+    low: float = 0.0
+    high: float = 1.0
+    step: float = 0.05
+
+
+CHAT_FIELDS: Mapping[str, ChatField] = {  # in the page's order
+    "temperature": ChatField(1.0, 0.0, 2.0),
+    "top_p": ChatField(1.0, 0.05, 1.0),
+    "top_k": ChatField(0, 0, 200, 1),
+    "min_p": ChatField(0.0, 0.0, 0.5, 0.01),
+    "repetition_penalty": ChatField(1.0, 0.5, 2.0),
+    "presence_penalty": ChatField(0.0, -2.0, 2.0, 0.1),
+    "frequency_penalty": ChatField(0.0, -2.0, 2.0, 0.1),
+    "max_tokens": ChatField(None, 1, 8192, 1),
+    "seed": ChatField(None, 0, 0, 1),
+    "stop": ChatField(None, 0, 0, 0),
 }
 
 
@@ -71,7 +83,7 @@ def inherited(settings: Values, model: Values | None) -> dict[str, Inherited]:
         ("settings", settings),
         ("model", usable),
         ("octavo", PAGE_DEFAULTS),
-        ("octavo", CHAT_FIELDS),
+        ("octavo", {name: field.default for name, field in CHAT_FIELDS.items()}),
     )
     found: dict[str, Inherited] = {}
     for name in CHAT_FIELDS:

@@ -23,6 +23,8 @@ from octavo.app.host import ModelHost
 from octavo.app.text import without_halves
 from octavo.app.ui.board import Board
 from octavo.app.ui.chat_commands import ChatCommands
+from octavo.app.ui.chat_form import read_settings
+from octavo.app.ui.compose import desk_of
 from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.hub import Hub
 from octavo.app.ui.view import View
@@ -61,6 +63,7 @@ class Tab:
         self._service = service
         self._host = host
         self._settings = settings
+        self._desk = desk_of(socket.app, service)
         self._view: View | None = None
         self._outbox: list[dict[str, Any]] = [{"k": "hello", "build": build, "theme": settings.values.app.theme}]
         self._wake = asyncio.Event()  # something changed
@@ -160,14 +163,17 @@ class Tab:
             try:
                 await handler(command)
             except OctavoError as error:
-                self._refuse(command, error.message, error.remedy, getattr(error, "code", ""))
+                said = getattr(error, "code", ""), getattr(error, "values", None)
+                self._refuse(command, error.message, error.remedy, *said)
             except (WebSocketDisconnect, RuntimeError):
                 raise
             except Exception as error:
                 log.exception("A command of the page failed: %s", command.get("k"))
                 self._refuse(command, f"That did not work ({type(error).__name__}). The log has the details.", None)
 
-    def _refuse(self, command: Command, message: str, remedy: str | None, code: str = "") -> None:
+    def _refuse(
+        self, command: Command, message: str, remedy: str | None, code: str = "", values: object = None
+    ) -> None:
         """Say in English why a command was not done; the page may have words of its own for `code`."""
         self._answer(
             {
@@ -178,6 +184,7 @@ class Tab:
                 "message": message,
                 "remedy": remedy,
                 "code": code,
+                "values": values or {},
             }
         )
 
@@ -203,10 +210,16 @@ class Tab:
             return
         chat_id, after, beside = (_name(command, field) for field in ("chat", "after", "beside"))
         created = chat_id is None
+        files = [item for item in command.get("files") or () if isinstance(item, str)]
         if chat_id is None:
             chat_id = await self._hub.begin(nonce, temporary=command.get("temporary") is True)
         try:
-            await self._service.send(chat_id, text, after=after, beside=beside, nonce=nonce)
+            if created and command.get("settings") is not None:
+                own = read_settings(command["settings"])
+                await asyncio.to_thread(self._service.set_chat_settings, chat_id, own)
+            ready = await asyncio.to_thread(self._desk.ready, chat_id, text, files, beside=beside, nonce=nonce)
+            await self._service.send(chat_id, text, after=after, beside=beside, nonce=nonce, attachments=ready)
+            self._desk.take_away(files)
         except BaseException:  # whatever it was, even the end of the tab: nothing was stored
             if created:
                 self._hub.abandon(nonce)
@@ -234,7 +247,7 @@ class Tab:
 
     async def _load(self, command: Command) -> None:
         if self._host.state in ("empty", "failed"):
-            self._host.load(self._settings.values)
+            self._host.load(self._settings.values, self._host.wanted)
 
     async def _cancel(self, command: Command) -> None:
         self._host.cancel()

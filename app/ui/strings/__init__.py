@@ -3,9 +3,9 @@ in by the page."""
 
 from __future__ import annotations
 
-from octavo.app.ui.strings import chats, composer, models, monitor, settings, shell, talk
+from octavo.app.ui.strings import chats, composer, models, monitor, presets, settings, shell, talk
 
-AREAS = (shell, chats, talk, composer, models, settings, monitor)
+AREAS = (shell, chats, talk, composer, presets, models, settings, monitor)
 LANGUAGES: dict[str, dict[str, str]] = {
     "en": {key: text for area in AREAS for key, text in area.EN.items()},
     "zh-CN": {key: text for area in AREAS for key, text in area.ZH_CN.items()},

@@ -43,6 +43,7 @@ EN: dict[str, str] = {
     "reason.aborted": "stopped",
     "reason.error": "failed",
     "context": "Context used: {used} of {limit} tokens",
+    "context.draft": "Context used: {used} of {limit} tokens, {draft} of them in what you are writing",
 }
 
 ZH_CN: dict[str, str] = {
@@ -88,4 +89,5 @@ ZH_CN: dict[str, str] = {
     "reason.aborted": "已停止",
     "reason.error": "失败",
     "context": "上下文已用 {used} / {limit} 词元",
+    "context.draft": "上下文已用 {used} / {limit} 词元，其中正在写的内容占 {draft}",
 }

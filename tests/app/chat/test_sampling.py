@@ -26,4 +26,13 @@ def test_what_is_shown_is_what_a_reply_gets() -> None:
 
 def test_without_a_model_its_share_is_left_to_ours() -> None:
     assert inherited({}, None)["temperature"] == Inherited(0.7, "octavo")
-    assert set(CHAT_FIELDS) <= set(FIELDS)
+
+
+def test_every_slider_offers_only_what_is_allowed() -> None:
+    for name, field in CHAT_FIELDS.items():
+        allowed = FIELDS[name]
+        if field.high > field.low:
+            for value in (field.low, field.high):
+                allowed.read(allowed, int(value) if field.step == 1 else value, 32000)
+        if field.default is not None:
+            assert allowed.read(allowed, field.default, 32000) == field.default
