@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from octavo.app.ui.panels import monitor, settings
+from octavo.app.ui.panels import monitor, presets, settings
 from octavo.app.ui.panels.deps import PanelDeps
 
-PANELS = {"settings": settings, "monitor": monitor}
+PANELS = {"presets": presets, "settings": settings, "monitor": monitor}
 
 __all__ = ["PANELS", "PanelDeps", "add_panels"]
 
