@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -64,6 +65,7 @@ class ChatService:
         self._replies: dict[str, Reply] = {}  # by chat
         self._news = News(self._summary)
         self._endings = Endings(self._shelves, self._news.changed)
+        self._purging: asyncio.Task[None] | None = None
         self._closing = False
 
     async def start(self) -> None:
@@ -81,6 +83,8 @@ class ChatService:
         for reply in replies:
             await reply.wait()
         await self._endings.close()
+        if self._purging is not None:
+            await asyncio.wait([self._purging])
         self._news.close()
         self._shelves.close()
 
@@ -414,10 +418,12 @@ class ChatService:
         self._news.later(UNDO_S, self._purge)
 
     def _purge(self) -> None:
-        if self._closing:
-            return
+        if not self._closing:
+            self._purging = asyncio.create_task(self._erase_deleted(), name="erase-chats")
+
+    async def _erase_deleted(self) -> None:
         try:
-            self._shelves.purge_deleted(UNDO_S)
+            await asyncio.to_thread(self._shelves.purge_deleted, UNDO_S)
         except StoreBusyError:
             self._purge_later()
         except StoreError:

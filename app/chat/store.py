@@ -166,6 +166,8 @@ class ChatStore:
             for chat_id in ids:
                 store_search.forget_chat(db, chat_id)
                 db.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+            if ids:
+                store_search.overwrite_forgotten(db)
         return len(ids)
 
     def get_chat_settings(self, chat_id: str) -> ChatSettings | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 NEWEST_TURNS = 5000  # of the turns in which a word is found, so many are looked at, the newest first
 MOST_HITS = 200
+REWRITTEN_TURNS = 10_000  # an index of so many is written anew within half a second
 BEFORE, AFTER = 30, 90  # characters of a snippet around what was found
 
 # Han with its extensions, kana, hangul, bopomofo, Thai, Lao, Myanmar, Khmer: scripts without blanks between words.
@@ -45,7 +46,15 @@ def index_message(db: sqlite3.Connection, seq: int, content: str) -> None:
 
 
 def forget_chat(db: sqlite3.Connection, chat_id: str) -> None:
+    """Before its messages are erased."""
     db.execute("DELETE FROM turn_words WHERE rowid IN (SELECT seq FROM messages WHERE chat_id = ?)", (chat_id,))
+
+
+def overwrite_forgotten(db: sqlite3.Connection) -> None:
+    """Write the index anew without the words of what was forgotten. A large one, where this takes longer, loses them as
+    it grows and merges its parts."""
+    if db.execute("SELECT count(*) FROM turn_words_docsize").fetchone()[0] <= REWRITTEN_TURNS:
+        db.execute("INSERT INTO turn_words (turn_words) VALUES ('optimize')")
 
 
 def search(db: sqlite3.Connection, wanted: str) -> list[SearchHit]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from octavo.app.ui import chat_files
 from octavo.app.ui.panels import monitor, presets, settings
 from octavo.app.ui.panels.deps import PanelDeps
 
@@ -19,5 +20,6 @@ __all__ = ["PANELS", "PanelDeps", "add_panels"]
 
 def add_panels(app: FastAPI, deps: PanelDeps) -> None:
     """Add the routes of every panel. They take JSON alone and are guarded like the API's."""
+    chat_files.add_routes(app, deps)
     for panel in PANELS.values():
         panel.add_routes(app, deps)

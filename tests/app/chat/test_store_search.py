@@ -108,6 +108,6 @@ def test_five_thousand_chats_are_listed_and_searched_quickly(store: ChatStore) -
         (lambda: store.search("number4321"), 1),
     ]
     for action, expected in actions:
-        began = time.perf_counter()
+        began = time.thread_time()
         assert len(action()) == expected
-        assert time.perf_counter() - began < 1.5  # 0.3 s is the aim; a busy machine may be slower
+        assert time.thread_time() - began < 0.3
