@@ -40,7 +40,7 @@ def doctor(config: Path | None = None) -> int:
     for finding in findings(config):
         print(finding, flush=True)
         worst = max(worst, int(finding.verdict == "wrong"))
-    for finding in _running():
+    for finding in _running(_data_folder(config)):
         print(finding, flush=True)
     return worst
 
@@ -54,19 +54,26 @@ def findings(config: Path | None = None) -> Iterator[Finding]:
         lambda: _torch(hardware),
         _triton,
         lambda: _configuration(config),
-        _folders,
+        lambda: _folders(_data_folder(config)),
         _starter,
     ]
     for check in checks:
         yield from check()
 
 
-def _running() -> Iterator[Finding]:
+def _data_folder(config: Path | None) -> Path:
+    try:
+        return paths.data_dir(load_settings(config).values.app.data_folder)
+    except ConfigError:
+        return paths.data_dir()
+
+
+def _running(data: Path) -> Iterator[Finding]:
     """The facts of the Octavo that runs on this data folder, if one does."""
     from octavo.app.instance import InstanceLock
     from octavo.app.monitor.facts import facts_of, fetch_status
 
-    running = InstanceLock(paths.data_dir()).running()
+    running = InstanceLock(data).running()
     if running is None:
         return
     status = fetch_status(running.url)
@@ -143,8 +150,8 @@ def _configuration(config: Path | None) -> Iterator[Finding]:
     yield Finding("ok", "config", state)
 
 
-def _folders() -> Iterator[Finding]:
-    for subject, folder in (("data", paths.data_dir()), ("cache", paths.cache_dir()), ("log", paths.log_dir())):
+def _folders(data: Path) -> Iterator[Finding]:
+    for subject, folder in (("data", data), ("cache", paths.cache_dir()), ("log", paths.log_dir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe = folder / ".octavo-probe"

@@ -15,9 +15,9 @@ def config_file() -> Path:
     return platformdirs.user_config_path(APP_NAME, appauthor=False) / "config.yaml"
 
 
-def data_dir() -> Path:
-    """Chats and the single-instance lock; `OCTAVO_DATA_DIR` moves it."""
-    moved = os.environ.get("OCTAVO_DATA_DIR")
+def data_dir(chosen: str | None = None) -> Path:
+    """Chats and the single-instance lock: `OCTAVO_DATA_DIR`, else the folder that app.data_folder names."""
+    moved = os.environ.get("OCTAVO_DATA_DIR") or chosen
     return Path(moved).expanduser().absolute() if moved else platformdirs.user_data_path(APP_NAME, appauthor=False)
 
 

@@ -117,7 +117,7 @@ def run_server(
     key = values.server.api_key
     check_bind(values.server.host, key.get_secret_value() if key else None)
     host = ModelHost()
-    store = ChatStore(paths.data_dir() / "chats.sqlite3")
+    store = ChatStore(paths.data_dir(values.app.data_folder) / "chats.sqlite3")
     app = create_app(settings, host, store, page=page)
 
     def started() -> None:

@@ -8,6 +8,7 @@ import os
 from octavo.app import paths
 from octavo.app.browser import open_page
 from octavo.app.config import Applies, ConfigWatcher, Settings
+from octavo.app.data_files import finish_move
 from octavo.app.instance import InstanceLock
 from octavo.app.logs import set_level, set_up_logging
 from octavo.app.ports import listen, page_url
@@ -28,7 +29,7 @@ def start(settings: Settings, *, page: bool) -> int:
     for notice in settings.notices:
         log.info("%s", notice)
     opens_browser = page and settings.values.server.open_browser
-    data = paths.data_dir()
+    data = paths.data_dir(settings.values.app.data_folder)
     lock = InstanceLock(data)
     try:
         is_first = lock.acquire()
@@ -39,6 +40,9 @@ def start(settings: Settings, *, page: bool) -> int:
         ) from error
     if not is_first:
         return _show_running(lock, settings, page, opens_browser)
+    moved = finish_move(data)
+    if moved is not None:
+        log.info("%s", moved)
     settings.listen(lambda keys: _changed(settings, keys))
     watcher = ConfigWatcher(settings)
     try:

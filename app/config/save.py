@@ -77,7 +77,7 @@ def _as_yaml(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     plain = value and value == value.strip() and not set(value) & set("#,[]{}&*!|>'\"%@`\\") and ": " not in value
-    if plain and value[-1] != ":" and value[0] not in "-?:" and YAML(typ="safe", pure=True).load(value) == value:
+    if plain and value[-1] != ":" and value[0] not in "-?:=<" and YAML(typ="safe", pure=True).load(value) == value:
         return value
     return "'" + value.replace("'", "''") + "'"
 

@@ -372,6 +372,13 @@ class AppSection(Section):
         ge=0,
         le=10_080,
     )
+    data_folder: Text | None = key(
+        None,
+        "Folder where the chats are kept; null: the usual one. The variable OCTAVO_DATA_DIR goes before it. The page's "
+        "settings move the chats along.",
+        "restart",
+        min_length=1,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = key(
         "info", "How much is logged: debug, info, warning or error.", "live"
     )

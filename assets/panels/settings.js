@@ -2,10 +2,13 @@
 
 import { h, icon } from "../dom.js";
 import { t } from "../words.js";
+import { Data } from "./data.js";
+import { Household } from "./household.js";
 import { control } from "./settings_controls.js";
 import { speedCards } from "./settings_speed.js";
 
 const PATH = "/api/ui/settings";
+const OWN = new Set(["speed", "household", "data"]); // sections that are more than a list of keys
 const IN_SPEED = new Set(["engine.paged_attention", "engine.fusion"]);
 
 let panel = null;
@@ -48,12 +51,20 @@ class SettingsPanel {
   async start() {
     this.take(await this.page.get(PATH));
     this.page.on("settings", () => this.refresh()); // the file was changed by hand, or a model has come or gone
+    await this.refreshOwn();
     if (this.page.path) this.scrollTo(this.page.path);
+  }
+
+  /** The parts that are more than keys. */
+  async refreshOwn() {
+    await Promise.all([this.household.refresh(), this.data.refresh()]);
   }
 
   async refresh() {
     const state = await this.page.get(PATH).catch(() => null);
-    if (state && this.root.isConnected) this.take(state);
+    if (!state || !this.root.isConnected) return;
+    this.take(state);
+    await this.refreshOwn().catch(() => {});
   }
 
   take(state) {
@@ -68,12 +79,15 @@ class SettingsPanel {
     this.rows.clear();
     const save = (key, value) => this.save(key, value);
     this.cards = speedCards(state.measured, save);
+    this.household = new Household(this.page);
+    this.data = new Data(this.page);
     const sections = [["speed", [this.cards.element]]];
     for (const section of state.sections) {
       const rows = state.keys.filter((key) => key.section === section).map((key) => new Row(key, save));
       for (const row of rows) this.rows.set(row.key, row);
       sections.push([section, rows.filter((row) => !IN_SPEED.has(row.key)).map((row) => row.element)]);
     }
+    sections.push(["household", [this.household.element]], ["data", [this.data.element]]);
     this.places.replaceChildren(
       ...sections.map(([name]) => h("a", { href: `#settings/${name}` }, t(`settings.section.${name}`))),
     );
@@ -89,7 +103,7 @@ class SettingsPanel {
       ),
     );
     this.sections.append(
-      h("p", { class: "file" }, t("settings.file"), " ", h("code", {}, state.path)),
+      h("p", { class: "where" }, t("settings.file"), " ", h("code", {}, state.path)),
     );
   }
 
@@ -138,9 +152,10 @@ class SettingsPanel {
       found += !row.element.hidden;
     }
     for (const section of this.sections.querySelectorAll("section")) {
-      const own = section.dataset.section === "speed" ? this.cards.text : null;
-      section.hidden = own === null ? !section.querySelector(".setting:not([hidden])") : Boolean(wanted) && !own.includes(wanted);
-      found += own !== null && !section.hidden;
+      const own = OWN.has(section.dataset.section);
+      const says = () => section.textContent.toLocaleLowerCase().includes(wanted);
+      section.hidden = own ? Boolean(wanted) && !says() : !section.querySelector(".setting:not([hidden])");
+      found += own && !section.hidden;
     }
     this.nothing.hidden = found > 0;
   }

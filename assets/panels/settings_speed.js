@@ -14,9 +14,6 @@ export function speedCards(measured, save) {
   const command = h("p", { class: "measured" }, t("settings.measure.here"), " ", h("code", {}, "octavo bench --compare fusion,paged_attention"));
   return {
     element: h("div", { class: "speed" }, ...[...cards.values()].map((card) => card.element), about, command),
-    get text() {
-      return [...cards.values()].map((card) => card.element.textContent).join(" ").toLocaleLowerCase();
-    },
     update: (keys) => cards.forEach((card, key) => card.update(keys.get(key))),
   };
 }

@@ -13,8 +13,9 @@ from octavo.app.api.body import read_body
 from octavo.app.api.errors import ApiError
 from octavo.app.config import ConfigError, save, schema
 from octavo.app.config.form import forms
-from octavo.app.guards import is_local
+from octavo.app.ui.panels import data, household
 from octavo.app.ui.panels.deps import PanelDeps
+from octavo.app.ui.panels.local import is_here, not_from_here
 from octavo.app.ui.panels.measured import measured
 from octavo.app.ui.panels.pending import PendingWatch, describe
 from octavo.app.ui.strings import choose_language, keys
@@ -22,11 +23,13 @@ from octavo.app.ui.strings import choose_language, keys
 PATH = "/api/ui/settings"
 STOP_S = 3.0  # so long replies are given to end before their model goes
 NAMED_CHATS = 8  # in the question before a reload
-HERE_ALONE = ("server.",)  # what these keys say must not be changed from another device
+HERE_ALONE = ("server.", "app.data_folder")  # not to be changed from another device
 
 
 def add_routes(app: FastAPI, deps: PanelDeps) -> None:
     panel = SettingsPanel(deps)
+    household.add_routes(app, deps)
+    data.add_routes(app, deps)
 
     @app.get(PATH)
     def show(request: Request) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
     @app.post(PATH)
     async def change(request: Request) -> dict[str, Any]:
         body = await read_body(request)
-        await asyncio.to_thread(panel.save, body.get("changes"), is_local(request.scope, request.headers))
+        await asyncio.to_thread(panel.save, body.get("changes"), is_here(request))
         return await asyncio.to_thread(panel.describe, request)
 
     @app.get(f"{PATH}/pending")
@@ -49,18 +52,13 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
 
     @app.post(f"{PATH}/restart")
     async def restart(request: Request) -> dict[str, Any]:
-        if not is_local(request.scope, request.headers):
+        if not is_here(request):
             raise not_from_here()
         again = getattr(request.app.state, "restart", None)
         if again is None:
             raise ApiError(409, "This Octavo cannot restart itself. Stop it and start it again.", code="no_restart")
         again("asked")
         return {}
-
-
-def not_from_here() -> ApiError:
-    """The answer to another device that wants what only this machine's user may do."""
-    return ApiError(403, "This can only be done on the machine that Octavo runs on.", code="not_local")
 
 
 class SettingsPanel:
@@ -95,7 +93,7 @@ class SettingsPanel:
             rows.append(row)
         return {
             "path": str(settings.path),
-            "local": is_local(request.scope, request.headers),
+            "local": is_here(request),
             "sections": list(schema.sections()),
             "keys": rows,
             "pending": pending,

@@ -96,6 +96,11 @@ KEYS: dict[str, tuple[str, str, str]] = {
         "空闲时卸载",
         "这么多分钟没有请求就卸载模型，下一个请求会重新加载它。0 表示从不。",
     ),
+    "app.data_folder": (
+        "Data folder",
+        "数据文件夹",
+        "保存对话的文件夹；不填则用通常的位置。环境变量 OCTAVO_DATA_DIR 优先。在页面的设置里移动时，对话会一起移过去。",
+    ),
     "app.log_level": ("Log level", "日志级别", "记录多少日志：debug、info、warning 或 error。"),
 }
 

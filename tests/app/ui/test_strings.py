@@ -54,6 +54,7 @@ def test_every_word_is_used() -> None:
         "pending.chip.",
         "monitor.",
         "enter",
+        "data.",
         "pages.",
         "log.from.",
         "shortcuts.",
