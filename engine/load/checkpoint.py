@@ -112,9 +112,10 @@ def _open(path: Path) -> Checkpoint:
     if path.is_dir():
         gguf_file = find_gguf(path)
         if gguf_file is None:
+            from octavo.engine.load.packed.checkpoint import open_packed
             from octavo.engine.load.safetensors_checkpoint import SafetensorsCheckpoint
 
-            return SafetensorsCheckpoint(path)
+            return open_packed(SafetensorsCheckpoint(path))
         path = gguf_file
     elif not path.is_file():
         raise CheckpointError(

@@ -69,6 +69,22 @@ class StoredTensor:
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """All tensors of a file in file order; CheckpointError names the file, the tensor and what does not fit."""
+    entries, length, size = _read(path)
+    entries.pop("__metadata__", None)
+    tensors = [_entry(path, name, value, 8 + length) for name, value in entries.items()]
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.size_bytes))
+    _check_layout(path, tensors, 8 + length, size)
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The header's own words about the file, as far as they are text."""
+    found = _read(path)[0].get("__metadata__")
+    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], int, int]:
+    """(entries of the header, its length, the file's size)."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         prefix = stream.read(8)
@@ -80,12 +96,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             _fail(path, f"is no safetensors file: its header would have {length} bytes")
         if length > size - 8:
             _fail(path, f"is cut off in its header: expected at least {length + 8} bytes, found {size}")
-        entries = _parse(path, stream.read(length))
-    entries.pop("__metadata__", None)
-    tensors = [_entry(path, name, value, 8 + length) for name, value in entries.items()]
-    tensors.sort(key=lambda tensor: (tensor.offset, tensor.size_bytes))
-    _check_layout(path, tensors, 8 + length, size)
-    return {tensor.name: tensor for tensor in tensors}
+        return _parse(path, stream.read(length)), length, size
 
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:

@@ -73,7 +73,6 @@ class ModelSpec:
     def from_config(cls, config: Mapping[str, Any]) -> ModelSpec:
         """Reads a config as `config.json` holds it, old or new form. Raises UnsupportedModelError in one sentence."""
         text, multimodal = _text_part(config)
-        _refuse_quantized(config)
         return _Reading(config, text, multimodal).spec()
 
     @property
@@ -129,16 +128,6 @@ def _text_part(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
         f"The checkpoint's model_type is {found}; supported are {', '.join(FAMILIES)}, "
         "also as the text part of a multimodal model."
     )
-
-
-def _refuse_quantized(config: Mapping[str, Any]) -> None:
-    settings = config.get("quantization_config")
-    if settings:
-        method = settings.get("quant_method") if isinstance(settings, Mapping) else None
-        raise UnsupportedModelError(
-            f"The checkpoint's weights are quantized by {method or 'an unnamed method'}; supported are safetensors in "
-            "float32, float16 or bfloat16, and GGUF files."
-        )
 
 
 class _Reading:

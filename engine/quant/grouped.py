@@ -1,8 +1,9 @@
 """Weights as codes with a scale for every group of a row: the one layout of int8, int4, fp8, nf4 and their relatives.
 
 Planes, each with one entry a row of the weight: `codes` [out, columns]; `scale` [out, groups]; `zero` uint8
-[out, groups] and `outer` float32 [out, 1] where the format has them; `order` int32 [in], one for the linear, says which
-input each column belongs to. weight = (code - zero) * scale, with scale * outer (or scale / outer) for scale.
+[out, groups], `shift` [out, groups] and `outer` float32 [out, 1] where the format has them; `order` int32 [in], one for
+the linear, says which input each column belongs to.
+weight = (code - zero) * scale + shift, with scale * outer (or scale / outer) for scale.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class GroupedFormat(Format):
     group: int = 0
     scale_dtype: torch.dtype | None = torch.float32
     zeros: bool = False
+    shifts: bool = False
     outer: Literal["", "times", "over"] = ""
     ordered: bool = False
     quantizes: bool = True
@@ -61,6 +63,8 @@ class GroupedFormat(Format):
         }
         if self.zeros:
             planes["zero"] = ((*rows, groups), torch.uint8)
+        if self.shifts:
+            planes["shift"] = planes["scale"]
         if self.outer:
             planes["outer"] = ((*rows, 1), torch.float32)
         if self.ordered:
@@ -133,6 +137,8 @@ class GroupedFormat(Format):
             outer = planes["outer"][begin:end]
             scales = scales * outer if self.outer == "times" else scales / outer
         numbers *= self._spread(scales, in_dim)
+        if self.shifts:
+            numbers += self._spread(planes["shift"][begin:end].float(), in_dim)
         if self.ordered:
             numbers = torch.empty_like(numbers).index_copy_(1, planes["order"].long(), numbers)
         return numbers

@@ -122,7 +122,6 @@ def test_longest_context_counts_the_rope_scaling() -> None:
         ({"num_hidden_layers": 10**9}, ["1000000000 layers", "4096"]),
         ({"max_position_embeddings": 10**30}, ["max_position_embeddings", "2147483647"]),
         ({"use_bidirectional_attention": True}, ["bidirectional"]),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, ["awq", "safetensors", "GGUF"]),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["chunked"] * 4}, ["chunked"]),
         ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, ["3", "2"]),
     ],
