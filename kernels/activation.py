@@ -69,7 +69,15 @@ def _gated_kernel(gate_up_ptr, out_ptr, stride, SIZE: tl.constexpr, BLOCK: tl.co
     mask = col < SIZE
     gate = tl.load(gate_up_ptr + token * stride + col, mask=mask, other=0.0)
     up = tl.load(gate_up_ptr + token * stride + SIZE + col, mask=mask, other=0.0)
-    x = gate.to(tl.float32)
+    y = activated(gate.to(tl.float32), ACT)
+    tl.store(
+        out_ptr + token * SIZE + col, (y.to(gate.dtype).to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=mask
+    )
+
+
+@triton.jit
+def activated(x, ACT: tl.constexpr):
+    """The activation of float32 values by its number in ACTIVATIONS."""
     if ACT == 0:
         y = x / (1.0 + tl.exp(-x))
     elif ACT == 1:
@@ -79,6 +87,4 @@ def _gated_kernel(gate_up_ptr, out_ptr, stride, SIZE: tl.constexpr, BLOCK: tl.co
         y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     else:
         y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(
-        out_ptr + token * SIZE + col, (y.to(gate.dtype).to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=mask
-    )
+    return y

@@ -8,11 +8,16 @@ from torch import Tensor
 from octavo.engine.attention.base import AttentionStep
 from octavo.engine.attention.triton_backend import TritonBackend
 from octavo.engine.model.ops import Ops
+from octavo.engine.quant.base import WeightRef
+from octavo.engine.quant.plain import PlainFormat
 from octavo.kernels import activation, rms_norm, rope
+from octavo.kernels.head_argmax import head_argmax
+from octavo.kernels.skinny_linear import MAX_ROWS, skinny_linear, suits
 
 
 class TritonOps(Ops):
-    """Norm with the residual addition, rotary with the KV write, gated activation: one launch each."""
+    """Norm with the residual addition, rotary with the KV write, gated activation: one launch each; with few rows, each
+    product with what stands around it."""
 
     name = "triton"
 
@@ -55,3 +60,58 @@ class TritonOps(Ops):
 
     def gated(self, gate_up: Tensor, act: str) -> Tensor:
         return activation.gated(gate_up, act)
+
+    def norm_linear(
+        self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef
+    ) -> tuple[Tensor, Tensor]:
+        if delta is not None or not takes_few_rows(hidden, ref):
+            return super().norm_linear(delta, hidden, weight, eps, ref)
+        packed = ref.acquire()
+        out = skinny_linear(hidden, packed.weight, packed.bias, norm=weight, eps=eps)
+        ref.release()
+        return out, hidden
+
+    def norm_gated(
+        self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef, act: str
+    ) -> tuple[Tensor, Tensor]:
+        if delta is not None or not takes_few_rows(hidden, ref):
+            return super().norm_gated(delta, hidden, weight, eps, ref, act)
+        packed = ref.acquire()
+        out = skinny_linear(hidden, packed.weight, packed.bias, norm=weight, eps=eps, act=act)
+        ref.release()
+        return out, hidden
+
+    def linear_add(self, x: Tensor, ref: WeightRef, hidden: Tensor) -> tuple[Tensor | None, Tensor]:
+        if not takes_few_rows(x, ref):
+            return super().linear_add(x, ref, hidden)
+        packed = ref.acquire()
+        skinny_linear(x, packed.weight, packed.bias, residual=hidden, out=hidden)
+        ref.release()
+        return None, hidden
+
+    def head(self, ref: WeightRef, hidden: Tensor) -> Tensor:
+        """Scores [T, vocabulary], with few rows in float32 from the product on, as `greedy` compares them."""
+        if not takes_few_rows(hidden, ref):
+            return ref(hidden).float()
+        packed = ref.acquire()
+        out = skinny_linear(hidden, packed.weight, packed.bias, out_dtype=torch.float32)
+        ref.release()
+        return out
+
+    def greedy(self, ref: WeightRef, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Each row's highest score, float32 [T], and its lowest id, int64 [T], without the scores being written; None
+        where there is no kernel for it."""
+        if not takes_few_rows(hidden, ref):
+            return None
+        packed = ref.acquire()
+        best = head_argmax(hidden, packed.weight, packed.bias)
+        ref.release()
+        return best
+
+
+def takes_few_rows(x: Tensor, ref: WeightRef) -> bool:
+    """Whether the kernels for few rows compute this product: plain 16-bit weights that stay where they are, since a
+    kernel reads weights before it has waited for work queued ahead of it."""
+    if x.shape[0] > MAX_ROWS or type(ref) is not WeightRef or not isinstance(ref.format, PlainFormat):
+        return False
+    return ref.spec.experts is None and x.is_contiguous() and suits(x.shape[0], x.dtype)

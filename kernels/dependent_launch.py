@@ -1,0 +1,45 @@
+"""Starting a kernel while the one before it still runs, and reading weights into L2 meanwhile.
+
+From compute capability 9.0 on, a kernel launched with `launch_pdl=True` may begin as soon as every program of the
+kernel before it has called `gdc_launch_dependents` or ended; `gdc_wait` then waits until all that kernel's writes can
+be seen (CUDA C++ Programming Guide, "Programmatic Dependent Launch"). What a kernel reads before it waits must be
+written by no kernel of the step: weights. Every kernel launched so must wait, or a later one could overtake it.
+"""
+
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.device import device_traits
+
+
+def launches_early(device: torch.device) -> bool:
+    """Whether kernels may be launched with `launch_pdl=True` on this device (never under the interpreter)."""
+    return device.type != "cpu" and device_traits(device).capability >= 90
+
+
+@triton.jit
+def prefetch_to_l2(pointer, size_bytes):
+    """Asks for `size_bytes` (a multiple of 16) from `pointer` (aligned to 16) to be brought into L2, without waiting.
+
+    One thread of the program asks, in one instruction; compute capability 9.0 and newer.
+    """
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred first;
+        .reg .u32 thread;
+        mov.u32 thread, %tid.x;
+        setp.eq.u32 first, thread, 0;
+        @first cp.async.bulk.prefetch.L2.global [$1], $2;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,r",
+        [pointer, size_bytes],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

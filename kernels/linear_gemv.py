@@ -1,0 +1,131 @@
+"""Skinny linear on plain multiply-adds: y[t] = W x[t] for a few rows t, read at the rate of the memory.
+
+Grid: one program a block of BLOCK_N output features, over all of the input. A thread keeps 8 neighbouring weights of
+every row of the block in registers (one 16-byte load each), multiplies them in float32 with 8 activations it loaded
+once, and adds up; threads meet only at the end. The RMS norm before the product is folded in: the weights meet
+x * norm_weight, the squares of x are summed on the way, and the results are scaled by 1/rms at the end (Zhang &
+Sennrich, "Root Mean Square Layer Normalization", 2019). Bias, gated activation and residual are epilogues in float32.
+Bound by reading the weights once.
+"""
+
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.kernels.activation import activated
+
+
+@triton.jit(do_not_specialize=["outs"])
+def gemv_kernel(
+    x_ptr,
+    norm_ptr,
+    weight_ptr,
+    bias_ptr,
+    residual_ptr,
+    out_ptr,
+    ids_ptr,
+    outs,
+    eps,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    NORM: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    BEST: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """x [ROWS, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [ROWS, outs].
+    BEST writes only each program's highest value of a row to out [ROWS, programs] and its lowest index to ids; NaN if
+    there is one."""
+    GATED: tl.constexpr = ACT >= 0
+    first = tl.program_id(0) * BLOCK_N
+    row = tl.minimum(first + tl.arange(0, BLOCK_N), outs - 1).to(tl.int64)
+    col = tl.arange(0, BLOCK_K)
+    weights = weight_ptr + row[:, None] * SIZE
+    ups = weights + outs.to(tl.int64) * SIZE
+    # the first weights are asked for before the kernel that computes x has ended, and later ones a turn ahead
+    w = _weights(weights, col, SIZE)
+    if GATED:
+        up = _weights(ups, col, SIZE)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    sums = ()
+    up_sums = ()
+    squares = ()
+    for _ in tl.static_range(ROWS):
+        sums += (tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32),)
+        up_sums += (tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32),)
+        squares += (tl.zeros((BLOCK_K // 8,), tl.float32),)
+    for begin in range(0, SIZE, BLOCK_K):
+        inside = begin + col < SIZE
+        this = w.to(tl.float32)
+        if GATED:
+            this_up = up.to(tl.float32)
+        if SIZE > BLOCK_K:
+            w = _weights(weights, begin + BLOCK_K + col, SIZE)
+            if GATED:
+                up = _weights(ups, begin + BLOCK_K + col, SIZE)
+        if NORM:
+            scale = tl.load(norm_ptr + begin + col, mask=inside, other=0.0).to(tl.float32)
+        new_sums = ()
+        new_up_sums = ()
+        new_squares = ()
+        for t in tl.static_range(ROWS):
+            x = tl.load(x_ptr + t * SIZE + begin + col, mask=inside, other=0.0)
+            wide = x.to(tl.float32)
+            if NORM:
+                new_squares += (squares[t] + tl.sum((wide * wide).reshape(BLOCK_K // 8, 8), 1),)
+                wide = wide * scale
+            else:
+                new_squares += (squares[t],)
+            new_sums += (sums[t] + tl.sum((this * wide[None, :]).reshape(BLOCK_N, BLOCK_K // 8, 8), 2),)
+            if GATED:
+                new_up_sums += (up_sums[t] + tl.sum((this_up * wide[None, :]).reshape(BLOCK_N, BLOCK_K // 8, 8), 2),)
+            else:
+                new_up_sums += (up_sums[t],)
+        sums = new_sums
+        up_sums = new_up_sums
+        squares = new_squares
+    out_col = first + tl.arange(0, BLOCK_N)
+    valid = out_col < outs
+    for t in tl.static_range(ROWS):
+        y = tl.sum(sums[t], 1)
+        if GATED:
+            u = tl.sum(up_sums[t], 1)
+        if NORM:
+            inverse = tl.rsqrt(tl.sum(squares[t], 0) / SIZE + eps)
+            y *= inverse
+            if GATED:
+                u *= inverse
+        if BIAS:
+            y += tl.load(bias_ptr + out_col, mask=valid, other=0.0).to(tl.float32)
+            if GATED:
+                u += tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0).to(tl.float32)
+        if GATED:
+            y = activated(y, ACT) * u
+        if RESIDUAL:
+            y += tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0).to(tl.float32)
+        if BEST:
+            y = tl.where(valid, y, float("-inf"))
+            broken = tl.max((y != y).to(tl.int32), 0)
+            y = tl.where(y == y, y, float("-inf"))
+            best, index = tl.max(y, 0, return_indices=True, return_indices_tie_break_left=True)
+            at = t * tl.num_programs(0) + tl.program_id(0)
+            tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best))
+            tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1))
+        else:
+            tl.store(out_ptr + t * outs + out_col, y.to(out_ptr.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def _weights(rows, col, SIZE: tl.constexpr):
+    """A tile of the weight, read once and not kept in the caches; zeros beyond the input size."""
+    return tl.load(rows + col[None, :], mask=(col < SIZE)[None, :], other=0.0, eviction_policy="evict_first")
