@@ -21,8 +21,9 @@ def coloured(code: str, language: str) -> str:
     lexer = _lexer(language.lower()) if language and len(code) <= LONGEST_COLOURED else None
     if lexer is None or "\ufeff" in code:  # lexers drop a byte order mark
         return escape(code, quote=False)
-    html = highlight(code, lexer, _FORMATTER)
-    return html if code.endswith("\n") else html.removesuffix("\n")  # the formatter ends every line
+    if code.endswith("\n"):
+        return highlight(code, lexer, _FORMATTER)
+    return highlight(code + "\n", lexer, _FORMATTER).removesuffix("\n")  # a lexer reads a line by its end
 
 
 @lru_cache(maxsize=128)

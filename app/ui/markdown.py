@@ -69,6 +69,7 @@ _CLEANER = nh3.Cleaner(
     attributes={
         "a": {"href", "title"},
         "ol": {"start", "dir"},
+        "li": {"class"},
         "div": {"class"},
         "span": {"class"},
         "p": {"class", "dir"},
@@ -224,6 +225,7 @@ def _task_boxes(state: StateCore) -> None:
         match = _TASK.match(first.content) if first.type == "text" else None
         if match is not None:
             first.content = ("☐ " if match.group(1) == " " else "☑ ") + first.content[match.end() :]
+            before.attrSet("class", "task")
 
 
 def _directions(state: StateCore) -> None:

@@ -227,3 +227,14 @@ def test_bare_addresses_become_links_without_their_full_stop() -> None:
     (block,) = render("See https://example.org/wiki/A_(b)_c, or (http://x.example).")
     assert re.findall(r'href="([^"]*)"', block) == ["https://example.org/wiki/A_(b)_c", "http://x.example"]
     assert text_of(block) == "See https://example.org/wiki/A_(b)_c, or (http://x.example)."
+
+
+def test_the_last_line_of_code_is_coloured_like_the_others() -> None:
+    (block,) = render("```diff\n- old\n+ new\n```")
+    assert '<span class="gd">- old</span>\n<span class="gi">+ new</span></code>' in block
+
+
+def test_task_boxes_take_the_place_of_bullets() -> None:
+    (block,) = render("- [x] done\n- [ ] to do\n- plain")
+    task = ' class="task"'
+    assert re.findall(r"<li( class=\"task\")?>(.)", block) == [(task, "☑"), (task, "☐"), ("", "p")]
