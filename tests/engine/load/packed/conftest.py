@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ def write(tmp_path: Path) -> Callable[..., Written]:
         joined: str = ".",
         metadata: dict[str, str] | None = None,
         seed: int = 0,
+        also: tuple[str, ...] = (),
         **config: Any,
     ) -> Written:
         import transformers
@@ -69,8 +70,8 @@ def write(tmp_path: Path) -> Callable[..., Written]:
         full = CONFIG | config
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**full))
         tensors, meant = {}, {}
-        for name, weight in model.state_dict().items():
-            if "_proj." not in name or not name.endswith(".weight"):
+        for name, weight in one_by_one(model.state_dict()):
+            if not name.endswith(".weight") or ("_proj." not in name and name.split(".")[-2] not in also):
                 tensors[name] = weight.clone()
                 continue
             module = name.removesuffix(".weight")
@@ -86,6 +87,19 @@ def write(tmp_path: Path) -> Callable[..., Written]:
         return Written(folder, meant)
 
     return make
+
+
+def one_by_one(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The weights with each expert's by themselves, as quantized checkpoints hold them."""
+    for name, tensor in state.items():
+        stack, _, part = name.rpartition(".")
+        if part not in ("gate_up_proj", "down_proj") or tensor.ndim != 3:
+            yield name, tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            pieces = zip(("gate_proj", "up_proj"), matrix.chunk(2)) if part == "gate_up_proj" else [(part, matrix)]
+            for piece, rows in pieces:
+                yield f"{stack}.{expert}.{piece}.weight", rows
 
 
 @pytest.fixture
