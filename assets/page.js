@@ -6,6 +6,7 @@ import { Composer } from "./composer.js";
 import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
 import { Nav } from "./nav.js";
+import { tellOnce } from "./news.js";
 import { Panels } from "./panels.js";
 import { onShortcut } from "./shortcuts.js";
 import { Talk } from "./talk.js";
@@ -70,6 +71,7 @@ class Page {
       openChat: (id) => this.open(id),
     });
     this.panels.on("settings", (value) => this.settingsChanged(value));
+    this.panels.on("news", (items) => items.forEach(tellOnce));
     this.shade = chats.parentElement;
     this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
     document.addEventListener("keydown", (event) => this.key(event));

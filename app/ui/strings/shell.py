@@ -13,6 +13,9 @@ EN: dict[str, str] = {
     "toast.close": "Dismiss",
     "dialog.no": "Cancel",
     "unreachable": "Octavo is not reachable right now.",
+    "news.asked": "Octavo has restarted.",
+    "news.gpu": "The GPU stopped answering at {time}, so Octavo restarted itself. Replies that were being written then "
+    "are kept as far as they had come.",
     "enter": "Come in",
     "enter.text": "This Octavo belongs to a household. Enter its key once; this device then keeps it.",
     "enter.key": "Key",
@@ -39,6 +42,8 @@ ZH_CN: dict[str, str] = {
     "toast.close": "知道了",
     "dialog.no": "取消",
     "unreachable": "暂时连接不上 Octavo。",
+    "news.asked": "Octavo 已重新启动。",
+    "news.gpu": "{time} 显卡停止响应，Octavo 已自行重启。当时正在写的回复保留到已写出的部分。",
     "enter": "请进",
     "enter.text": "这个 Octavo 属于一个家庭。输入一次密钥，这台设备就会记住。",
     "enter.key": "密钥",
