@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+# The CPU's kernels are compiled once for all tests and the servers they start, not for each one's own folders.
+os.environ.setdefault("OCTAVO_KERNEL_FOLDER", str(Path(tempfile.gettempdir()) / "octavo-test-kernels"))
 
 
 def missing(reason: str) -> None:

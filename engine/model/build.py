@@ -54,7 +54,7 @@ def build_model(
     plan = plan_weights(spec, checkpoint.tensors)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    choice = FormatChoice(quantization, quantize_head, device, dtype, fusion)
+    choice = FormatChoice(quantization, quantize_head, device, dtype, fusion, ops.reads_rows(spec, dtype))
     formats = choice.of_checkpoint(spec, plan, checkpoint.tensors, free_bytes)
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def build_random(
     spec = ModelSpec.from_config(config)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    formats = FormatChoice(quantization, quantize_head, device, dtype, fusion).of_config()
+    formats = FormatChoice(quantization, quantize_head, device, dtype, fusion, ops.reads_rows(spec, dtype)).of_config()
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.inference_mode():

@@ -50,6 +50,7 @@ class Decoder(CausalModel):
         self.attn_specs = tuple(attn_spec(spec, layer, context_length) for layer in spec.layers)
         self.cache_groups = cache_groups(self.attn_specs)
         self._rope_tables = tuple(rope_tables)
+        ops.bind(weights, self.attn_specs, self._rope_tables)
         # transformers multiplies by the scale rounded to the compute dtype (Gemma)
         self._embed_scale = torch.tensor(spec.embed_scale, dtype=dtype).item()
 
@@ -70,6 +71,10 @@ class Decoder(CausalModel):
             hidden = weights.embed.rows(token_ids)
             if self._embed_scale != 1.0:
                 hidden.mul_(self._embed_scale)
+            if first_layer == 0 and last == total:
+                result = ops.forward(hidden, positions, step)
+                if result is not None:
+                    return result
         else:
             hidden = hidden.clone()  # the stream is added to in place
         tables = [ops.rope_table(table, positions) for table in self._rope_tables]
@@ -89,7 +94,7 @@ class Decoder(CausalModel):
         return ops.norm(delta, hidden, weights.norm, self.spec.norm_eps)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        scores = self.weights.head(hidden).float()
+        scores = self.ops.head(self.weights.head, hidden)
         if self.spec.logit_divisor != 1.0:
             scores.div_(self.spec.logit_divisor)
         if self.spec.final_softcap is not None:
@@ -158,9 +163,7 @@ class Decoder(CausalModel):
         inner = self.ops.gated(layer.gate_up[0].grouped(routing.gather(x), routing.ends), self.spec.activation)
         return routing.combine(layer.down.grouped(inner, routing.ends))
 
-    def _add(
-        self, x: Tensor, ref: WeightRef, post_norm: Tensor | None, hidden: Tensor
-    ) -> tuple[Tensor | None, Tensor]:
+    def _add(self, x: Tensor, ref: WeightRef, post_norm: Tensor | None, hidden: Tensor) -> tuple[Tensor | None, Tensor]:
         """A block's last linear: (what is still to be added to the residual stream, the stream)."""
         if post_norm is None and self.spec.residual_scale == 1.0:
             return self.ops.linear_add(x, ref, hidden)

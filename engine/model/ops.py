@@ -6,6 +6,8 @@ TextbookOps is fusion off: every operation by itself in plain torch. Fused imple
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,10 @@ from torch import Tensor
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec
 from octavo.engine.quant.base import WeightRef
+
+if TYPE_CHECKING:
+    from octavo.engine.model.parameters import Weights
+    from octavo.engine.model.spec import ModelSpec
 
 
 class Ops(ABC):
@@ -48,6 +54,21 @@ class Ops(ABC):
         and returns the rotated q. `cos_sin` is float32 [max_positions, rot_dim]: rot_dim/2 cosines, then rot_dim/2
         sines (scaling factor included); the first rot_dim channels of a head are rotated, half-split as in Hugging
         Face's Llama (channel i pairs with i + rot_dim/2)."""
+
+    def reads_rows(self, spec: ModelSpec, dtype: torch.dtype) -> bool:
+        """Whether weights of such a model are best left in rows, since `forward` reads them so."""
+        return False
+
+    def bind(self, weights: Weights, attn_specs: Sequence[AttnSpec], rope_tables: Sequence[Tensor]) -> None:  # noqa: B027
+        """Called once, when a model's weights are in place; what `forward` and `head` may rely on."""
+
+    def forward(self, hidden: Tensor, positions: Tensor, step: AttentionStep) -> Tensor | None:
+        """All layers and the last norm for embeddings [T, H] in one call: [T, H]; None: piece by piece, please."""
+        return None
+
+    def head(self, ref: WeightRef, hidden: Tensor) -> Tensor:
+        """Scores in float32 [T, vocabulary]."""
+        return ref(hidden).float()
 
     def rope_table(self, cos_sin: Tensor, positions: Tensor) -> Tensor:
         """Called once a step and table, before any layer: what `rope_write` gets as `cos_sin`. Here the table itself;

@@ -6,13 +6,21 @@ and 200; rotary in halves 15 and 1800 us, as one complex product 8 and 270. torc
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from octavo.engine.attention.base import AttentionStep
+from octavo.engine.attention.base import AttentionStep, AttnSpec
+from octavo.engine.model.compiled import CompiledDecode, Entry, why_not_compiled
 from octavo.engine.model.ops import Ops, activation
+from octavo.engine.model.parameters import Weights
+from octavo.engine.model.spec import ModelSpec
+from octavo.engine.quant.base import WeightRef
+
+log = logging.getLogger(__name__)
 
 
 class CpuOps(Ops):
@@ -27,6 +35,25 @@ class CpuOps(Ops):
 
     def __init__(self) -> None:
         self._constants: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
+        self.compiled: CompiledDecode | None = None
+
+    def reads_rows(self, spec: ModelSpec, dtype: torch.dtype) -> bool:
+        reason = why_not_compiled(spec, dtype)
+        log.info("decode steps: %s", "compiled kernels" if reason is None else f"one by one ({reason})")
+        if reason is None:
+            Entry.of(dtype)  # compiles while the weights are read
+        return reason is None
+
+    def bind(self, weights: Weights, attn_specs: Sequence[AttnSpec], rope_tables: Sequence[Tensor]) -> None:
+        if why_not_compiled(weights.spec, weights.dtype) is None and CompiledDecode.serves(weights):
+            self.compiled = CompiledDecode(weights.spec, weights, attn_specs, rope_tables)
+
+    def forward(self, hidden: Tensor, positions: Tensor, step: AttentionStep) -> Tensor | None:
+        return None if self.compiled is None else self.compiled.forward(hidden, positions, step)
+
+    def head(self, ref: WeightRef, hidden: Tensor) -> Tensor:
+        scores = None if self.compiled is None else self.compiled.product(ref, hidden)
+        return super().head(ref, hidden) if scores is None else scores
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         root, floor = self._norm_constants(x.shape[-1], eps)

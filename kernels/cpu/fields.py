@@ -1,0 +1,129 @@
+"""What the compiled decode step is told: places in tables of int64 that the caller fills.
+
+Addresses are of memory that the caller keeps alive; R rows, H hidden size, I inner size, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class _Step(NamedTuple):
+    """The head of the table."""
+
+    ROWS: int = 0
+    TEAM: int = 1  # threads that may take part
+    COUNTERS: int = 2  # int64 [phases, TEAM + 1] at 64 bytes each, zero at the beginning
+    SCRATCH: int = 3  # TEAM pieces of SCRATCH_SIZE bytes
+    SCRATCH_SIZE: int = 4
+    BLOCK_ROWS: int = 5  # int64 [R]: rows of the block that begins at a row, see `row_blocks`
+    POSITIONS: int = 6  # int64 [R]
+    KV_LENGTHS: int = 7  # int32 [R]
+    GROUPS: int = 8  # int64 [groups, Group]
+    LAYERS: int = 9  # int64 [layers, Layer]
+    NUM_LAYERS: int = 10
+    FACTORS: int = 11  # float32 [Factor]
+    HIDDEN: int = 12  # float32 [R, H] and room for as much again
+    QKV: int = 13  # float32 [R, (Hq + 2 Hkv) D]
+    ATTENDED: int = 14  # float32 [R, Hq D] in blocks
+    INNER: int = 15  # float32 [R, I] in blocks
+    DELTA: int = 16  # float32 [R, H]
+    OUT: int = 17  # [R, H] in the weights' dtype
+    FINAL_NORM: int = 18  # float32 [H]
+    WIDTH: int = 19  # H
+    INNER_WIDTH: int = 20  # I
+    Q_HEADS: int = 21
+    KV_HEADS: int = 22
+    HEAD_SIZE: int = 23
+    PAGE_SIZE: int = 24
+    ACT: int = 25  # 0 SiLU, 1 GELU by tanh
+
+
+class _Group(NamedTuple):
+    """Layers that cache alike."""
+
+    TABLE: int = 0  # int32 [R, PAGES]
+    PAGES: int = 1
+    SLOTS: int = 2  # int64 [R]
+
+
+class _Layer(NamedTuple):
+    """A weight is row-major [out, in]; an address of 0 means that there is none."""
+
+    ATTN_NORM: int = 0
+    QKV: int = 1
+    QKV_BIAS: int = 2
+    Q_NORM: int = 3
+    K_NORM: int = 4
+    ROPE: int = 5  # float32 [positions, 2 ROPE_PAIRS]: cosines, then sines
+    ROPE_PAIRS: int = 6
+    K: int = 7  # [pages, Hkv, PAGE_SIZE, D]
+    V: int = 8
+    GROUP: int = 9
+    WINDOW: int = 10  # 0: none
+    O: int = 11  # noqa: E741 - the name of the projection
+    O_BIAS: int = 12
+    ATTN_POST_NORM: int = 13
+    MLP_NORM: int = 14
+    GATE_UP: int = 15
+    GATE_UP_BIAS: int = 16
+    DOWN: int = 17
+    DOWN_BIAS: int = 18
+    MLP_POST_NORM: int = 19
+
+
+class _Product(NamedTuple):
+    """One matrix product for rows [R, in] given in the weights' dtype; the result is float32 [R, out]."""
+
+    ROWS: int = 0
+    TEAM: int = 1
+    COUNTERS: int = 2
+    SCRATCH: int = 3  # as in Step; at least R * in float32 each
+    SCRATCH_SIZE: int = 4
+    BLOCK_ROWS: int = 5
+    X: int = 6
+    IN: int = 7
+    W: int = 8
+    BIAS: int = 9
+    OUT: int = 10
+    Y: int = 11
+
+
+class _Factor(NamedTuple):
+    """Numbers that are no integers."""
+
+    NORM_EPS: int = 0
+    ATTN_SCALE: int = 1
+    SOFTCAP: int = 2  # 0: none
+    RESIDUAL: int = 3
+
+
+Step, Group, Layer, Product, Factor = _Step(), _Group(), _Layer(), _Product(), _Factor()
+
+MAX_ROWS = 16  # more rows than that are the library's: its products read a weight once for all of them
+PHASES = 5  # of a layer; one more at the end
+LINE = 64  # bytes that processors exchange at once
+KEYS = 128  # keys an attending thread looks at together
+GROUP_ROWS = (8, 4, 3, 2, 1)
+
+
+def row_blocks(rows: int) -> list[int]:
+    """Rows of the block that begins at each row (0 elsewhere), largest blocks first."""
+    found = [0] * rows
+    at = 0
+    while at < rows:
+        found[at] = next(size for size in GROUP_ROWS if size <= rows - at)
+        at += found[at]
+    return found
+
+
+def scratch_floats(rows: int, width: int, q_heads: int, kv_heads: int, head_size: int) -> int:
+    """float32 numbers a thread needs besides its stack: two copies of the rows, and either a tile or one unit of
+    attention."""
+    group = q_heads // kv_heads
+    return 2 * rows * width + max(8 * MAX_ROWS, head_size * (2 * group + 1) + group * (KEYS + 2))
+
+
+def counter_bytes(phases: int, team: int) -> int:
+    """Memory of the counters."""
+    return phases * (team + 1) * LINE
