@@ -39,6 +39,7 @@ Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, c
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Do not open the browser.")]
 LogLevel = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Log everything; show traces of errors.")]
+InWindow = Annotated[bool, typer.Option("--window", help="Open the page in a window of its own (needs pywebview).")]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="As model.id in config.yaml.")]
 
 
@@ -94,13 +95,14 @@ def _root(
     no_browser: NoBrowser = False,
     log_level: LogLevel = None,
     debug: Debug = False,
+    window: InWindow = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
     ] = False,
 ) -> int:
     overrides = _overrides(host, port, model, device, no_browser, log_level, debug)
     context.obj = Flags(config, tuple(overrides.items()))
-    return _start(context.obj, None, {}, page=True) if context.invoked_subcommand is None else 0
+    return _start(context.obj, None, {}, page=True, window=window) if context.invoked_subcommand is None else 0
 
 
 @cli.command("app")
@@ -114,10 +116,11 @@ def _app(
     no_browser: NoBrowser = False,
     log_level: LogLevel = None,
     debug: Debug = False,
+    window: InWindow = False,
 ) -> int:
     """Start the page and the API, and open the browser (the default)."""
     overrides = _overrides(host, port, model, device, no_browser, log_level, debug)
-    return _start(context.obj, config, overrides, page=True)
+    return _start(context.obj, config, overrides, page=True, window=window)
 
 
 @cli.command("serve")
@@ -137,11 +140,27 @@ def _serve(
     return _start(context.obj, config, overrides, page=False)
 
 
-def _start(flags: Flags, config: Path | None, overrides: dict[str, object], *, page: bool) -> int:
+def _start(flags: Flags, config: Path | None, overrides: dict[str, object], *, page: bool, window: bool = False) -> int:
     settings = flags.settings(config, create=True, **overrides)
     from octavo.app.start import start
 
-    return start(settings, page=page)
+    return start(settings, page=page, window=window)
+
+
+@cli.command("install-shortcut")
+def _install_shortcut(
+    context: typer.Context,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the entry again.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Put Octavo into the start menu (Windows) or among the applications (Linux)."""
+    from octavo.app import shortcut
+
+    if not remove:
+        print(shortcut.install())
+        return
+    for path in shortcut.remove():
+        print(f"Removed {path}")
 
 
 @cli.command(

@@ -6,23 +6,29 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from octavo.app import paths
+from octavo.app import paths, restart
 from octavo.app.api import add_routes, close_prefixes
+from octavo.app.browser import open_page
 from octavo.app.chat.service import ChatService
 from octavo.app.chat.store import ChatStore
 from octavo.app.csp import ContentSecurityPolicy
+from octavo.app.gpu_watch import watch_gpu
 from octavo.app.guards import Guards, check_bind
 from octavo.app.host import ModelHost
 from octavo.app.idle import rest_when_idle
 from octavo.app.monitor.sampler import Sampler
+from octavo.app.ports import page_url
+from octavo.app.restart import RestartNote
+from octavo.app.window import Window
 
 if TYPE_CHECKING:
     from octavo.app.config import Settings
@@ -34,10 +40,18 @@ CLOSE_MODEL_S = 3.0  # a load that does not notice its end by then is left to th
 LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
 
 
-def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: bool = False) -> FastAPI:
+def create_app(
+    settings: Settings,
+    host: ModelHost,
+    store: ChatStore,
+    *,
+    page: bool = False,
+    news: Sequence[Mapping[str, Any]] = (),
+    on_gpu_loss: Callable[[], None] | None = None,
+) -> FastAPI:
     """The app with its routes, and the page if `page`. It owns `host` and `store` from its start on and closes them.
 
-    Loading a model is the caller's: `host.load(settings.values)` at any time.
+    Loading a model is the caller's: `host.load(settings.values)` at any time. `news` is what the page tells once.
     """
     service = ChatService(store, host, settings)
 
@@ -50,12 +64,15 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.start()
         resting = asyncio.create_task(rest_when_idle(host, idle_limit_s))
+        watching = asyncio.create_task(watch_gpu(host, on_gpu_loss)) if on_gpu_loss is not None else None
         if sampler is not None:
             sampler.start()
         try:
             yield
         finally:
             resting.cancel()
+            if watching is not None:
+                watching.cancel()
             if sampler is not None:
                 await asyncio.to_thread(sampler.close)
             await service.close()
@@ -83,6 +100,7 @@ def create_app(settings: Settings, host: ModelHost, store: ChatStore, *, page: b
         from octavo.app.ui import PanelDeps, add_panels, mount_page  # takes seconds: only where there is a page
 
         deps = PanelDeps(service, host, store, settings, sampler=sampler)
+        deps.board.put("news", [dict(item) for item in news])
         add_panels(app, deps)
         close_prefixes(app)
         app = mount_page(app, service, host, settings, deps.board)
@@ -106,29 +124,42 @@ def run_server(
     port: int,
     sock: socket.socket | None = None,
     on_started: Callable[[], None] | None = None,
+    window: Path | None = None,
+    note: RestartNote | None = None,
+    news: Sequence[Mapping[str, Any]] = (),
 ) -> int:
     """Serve until Ctrl+C or SIGTERM and return the exit code.
 
     `port` is where it listens, or where `sock` listens already. The model is loaded in the background once requests
     are answered; then `on_started` is called and, if `open_browser`, the page is shown. The first Ctrl+C lets open
-    requests end for a moment, the second ends at once. Raises UnsafeHostError, StoreError.
+    requests end for a moment, the second ends at once. With `window`, a folder for its files, the page opens in a
+    window whose closing ends the server. With `note` the app may start itself anew: the exit code is then
+    `restart.CODE`. Raises UnsafeHostError, StoreError.
     """
     values = settings.values
     key = values.server.api_key
     check_bind(values.server.host, key.get_secret_value() if key else None)
     host = ModelHost()
     store = ChatStore(paths.data_dir(values.app.data_folder) / "chats.sqlite3")
-    app = create_app(settings, host, store, page=page)
+    shown: list[Window] = []
+
+    def gpu_lost() -> None:
+        if note is not None and note.may_restart():
+            server.start_again("gpu")
+        else:
+            log.error("The GPU was lost again and again; Octavo does not restart any more. Restart the machine.")
+
+    app = create_app(settings, host, store, page=page, news=news, on_gpu_loss=gpu_lost)
 
     def started() -> None:
         host.load(values)
         if on_started is not None:
             on_started()
-        if page and open_browser:
-            from octavo.app.browser import open_page
-            from octavo.app.ports import page_url
-
-            open_page(page_url(values.server.host, port))
+        url = page_url(values.server.host, port)
+        if window is not None:
+            shown.append(Window(url, window, on_close=server.stop))
+        elif page and open_browser:
+            open_page(url)
 
     config = uvicorn.Config(
         app,
@@ -145,12 +176,20 @@ def run_server(
         timeout_graceful_shutdown=GRACE_S,
     )
     server = Server(config, on_started=started, before_shutdown=app.state.service.close)
+    app.state.stop = server.stop
+    app.state.restart = server.start_again if note is not None else None
     try:
         server.run(sockets=[sock] if sock is not None else None)
     except SystemExit:  # uvicorn's way to say that it could not start; the log has the reason
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        for open_window in shown:
+            open_window.close()
+    if server.restart_reason is not None and note is not None and not server.force_exit:
+        note.leave(server.restart_reason)
+        return restart.CODE
     return 130 if server.force_exit else 0
 
 
@@ -167,6 +206,16 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._on_started = on_started
         self._before_shutdown = before_shutdown
+        self.restart_reason: restart.Reason | None = None
+
+    def stop(self) -> None:
+        """As the first Ctrl+C; from any thread."""
+        self.should_exit = True
+
+    def start_again(self, reason: restart.Reason) -> None:
+        """End in order, for a new start."""
+        self.restart_reason = reason
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

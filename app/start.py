@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 
-from octavo.app import paths
+from octavo.app import paths, restart
 from octavo.app.browser import open_page
 from octavo.app.config import Applies, ConfigWatcher, Settings
 from octavo.app.data_files import finish_move
 from octavo.app.instance import InstanceLock
 from octavo.app.logs import set_level, set_up_logging
 from octavo.app.ports import listen, page_url
+from octavo.app.restart import RestartNote
+from octavo.app.window import Window, require_window
 from octavo.engine.errors import OctavoError
 
 log = logging.getLogger(__name__)
@@ -19,8 +21,10 @@ log = logging.getLogger(__name__)
 _OF_THE_FIRST_START = ("server.port", "server.host", "model.id", "model.device")  # flags a second start cannot apply
 
 
-def start(settings: Settings, *, page: bool) -> int:
+def start(settings: Settings, *, page: bool, window: bool = False) -> int:
     """Runs the server until it is told to stop; returns the exit code. If Octavo runs already, opens its page: 0.
+
+    With `window` the page opens in a window of its own, and closing that ends the app.
 
     Raises OctavoError: the port, the data folder, a device that was asked for by name and is not there, or a running
     Octavo that was asked to be another one.
@@ -28,6 +32,10 @@ def start(settings: Settings, *, page: bool) -> int:
     set_up_logging(settings.values.app.log_level)
     for notice in settings.notices:
         log.info("%s", notice)
+    if window:
+        require_window()
+    if restart.is_parents_turn():
+        return restart.supervise()
     opens_browser = page and settings.values.server.open_browser
     data = paths.data_dir(settings.values.app.data_folder)
     lock = InstanceLock(data)
@@ -39,10 +47,14 @@ def start(settings: Settings, *, page: bool) -> int:
             remedy="Make it writable, or set OCTAVO_DATA_DIR to another folder.",
         ) from error
     if not is_first:
-        return _show_running(lock, settings, page, opens_browser)
+        return _show_running(lock, settings, page, opens_browser, window)
+    note = RestartNote(data)
+    before = note.take()
+    news: list[dict[str, object]] = [{"kind": before.reason, "at": before.at_s}] if before is not None else []
     moved = finish_move(data)
     if moved is not None:
         log.info("%s", moved)
+        news.append({"kind": "moved", "text": moved})
     settings.listen(lambda keys: _changed(settings, keys))
     watcher = ConfigWatcher(settings)
     try:
@@ -57,17 +69,21 @@ def start(settings: Settings, *, page: bool) -> int:
         from octavo.app.server import run_server  # imports torch and gradio, so only now
 
         watcher.start()
-        return run_server(
+        code = run_server(
             settings,
             page=page,
-            open_browser=opens_browser,
+            open_browser=opens_browser and not window and before is None,  # after a restart it is open already
             port=port,
             sock=sock,
             on_started=lambda: print(f"Running at {url}", flush=True),
+            window=paths.cache_dir() / "window" if window else None,
+            note=note,
+            news=news,
         )
     finally:
         watcher.close()
         lock.release()
+    return restart.again() if code == restart.CODE else code
 
 
 def _changed(settings: Settings, keys: dict[str, Applies]) -> None:
@@ -78,7 +94,7 @@ def _changed(settings: Settings, keys: dict[str, Applies]) -> None:
         log.info("config.yaml: %s has changed, in force %s.", key, when)
 
 
-def _show_running(lock: InstanceLock, settings: Settings, page: bool, opens_browser: bool) -> int:
+def _show_running(lock: InstanceLock, settings: Settings, page: bool, opens_browser: bool, window: bool) -> int:
     running = lock.running()
     if running is None:
         raise OctavoError("Another Octavo is just starting or stopping.", remedy="Try again in a moment.")
@@ -95,6 +111,8 @@ def _show_running(lock: InstanceLock, settings: Settings, page: bool, opens_brow
             f"Octavo is already running at {running.url} {runs}, so {wanted} was not applied.", remedy=stop_first
         )
     print(f"Octavo is already running at {running.url}", flush=True)
+    if window:
+        return Window(running.url, paths.cache_dir() / "window").wait()
     if opens_browser:
         open_page(running.url)
     return 0

@@ -104,6 +104,7 @@ class SettingsPanel {
     );
     this.sections.append(
       h("p", { class: "where" }, t("settings.file"), " ", h("code", {}, state.path)),
+      ...(state.local ? [h("button", { type: "button", class: "plain quit", onclick: () => quitApp(this.page) }, t("settings.quit"))] : []),
     );
   }
 
@@ -241,6 +242,17 @@ export async function restartApp(page) {
   try {
     await page.send(`${PATH}/restart`);
     page.toast(t("pending.restarting"));
+  } catch (failure) {
+    page.toast(failure.message, { kind: "error" });
+  }
+}
+
+/** Ask, then end the app. */
+async function quitApp(page) {
+  if (!(await page.confirm({ title: t("settings.quit.ask"), text: t("settings.quit.text"), yes: t("settings.quit") }))) return;
+  try {
+    await page.send(`${PATH}/quit`);
+    page.toast(t("settings.quit.done"), { keep: true });
   } catch (failure) {
     page.toast(failure.message, { kind: "error" });
   }

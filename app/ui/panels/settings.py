@@ -60,6 +60,16 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         again("asked")
         return {}
 
+    @app.post(f"{PATH}/quit")
+    async def leave(request: Request) -> dict[str, Any]:
+        if not is_here(request):
+            raise not_from_here()
+        stop = getattr(request.app.state, "stop", None)
+        if stop is None:
+            raise ApiError(409, "This Octavo cannot be ended from here. Stop it where it was started.", code="no_stop")
+        stop()
+        return {}
+
 
 class SettingsPanel:
     """What the routes do."""
