@@ -37,6 +37,7 @@ from octavo.engine.run.resolve import (
 )
 from octavo.engine.run.runner import ModelRunner
 from octavo.engine.schedule import Scheduler, StepBudget, make_policy
+from octavo.engine.speculate import NgramDrafter, Speculator
 from octavo.engine.text.stops import stop_token_ids
 from octavo.engine.text.template import ChatTemplate
 from octavo.engine.text.tokenizer import Tokenizer
@@ -134,7 +135,9 @@ def _put_together(
     describe = tokenizer.token_text if tokenizer else str
 
     def core(emit: Callable[[str, Event], None]) -> EngineCore:
-        return EngineCore(_scheduler(config, cache, size, device), runner, emit, describe_token=describe)
+        speculator = Speculator(NgramDrafter(), config.draft_tokens) if config.speculation == "ngram" else None
+        scheduler = _scheduler(config, cache, size, device)
+        return EngineCore(scheduler, runner, emit, speculator=speculator, describe_token=describe)
 
     info = ModelInfo(
         name=name,

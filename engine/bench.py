@@ -206,7 +206,11 @@ def bench(
                 row["peak_memory_bytes"] = _peak_memory(device)
                 row["memory_limit_fraction"] = figures["decode_tok_s"] / limit
                 row |= {"model": model, "quantization": variant.quantization}
-                row |= {"paged_attention": variant.paged_attention, "fusion": variant.fusion, "speculation": "off"}
+                row |= {
+                    "paged_attention": variant.paged_attention,
+                    "fusion": variant.fusion,
+                    "speculation": variant.speculation,
+                }
                 row |= {"prefix_sharing": variant.prefix_sharing}
                 rows.append(row)
                 print(_line(row), file=sys.stderr, flush=True)
@@ -270,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
     parser.add_argument("--quantize-head", action="store_true", help="convert the output head too")
-    parser.add_argument("--speculation", default="off", choices=["off"])
+    parser.add_argument("--speculation", default="off", choices=["off", "ngram"])
     parser.add_argument("--compare", default="", help=f"settings to switch off in turn: {', '.join(COMPARABLE)}")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -284,6 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             dtype=flags.dtype,
             quantization=flags.quantization,
             quantize_head=flags.quantize_head,
+            speculation=flags.speculation,
         )
         compare = [name for name in flags.compare.split(",") if name]
         result = bench(flags.model, workloads, config, compare, flags.repetitions)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Policy = Literal["fcfs", "longest-prefix"]
+Speculation = Literal["off", "ngram"]
 Preemption = Literal["auto", "recompute"]
 
 
@@ -32,4 +33,6 @@ class EngineConfig:
     scheduler: Policy = "fcfs"
     preemption: Preemption = "recompute"
     target_gap_ms: float = 50.0  # the gap between tokens of a running chat that a chunk of another's prompt may cause
+    speculation: Speculation = "off"  # who guesses tokens ahead
+    draft_tokens: int = 5  # tokens guessed ahead at most
     cpu_threads: int | None = None  # None: chosen by a probe at load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from octavo.engine.request import (
 from octavo.engine.run.step import StepResult
 from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
 from octavo.engine.schedule.scheduler import Scheduler
+from octavo.engine.speculate import Speculator
 from octavo.engine.text.output import OutputText, Piece
 
 log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class EngineCore:
         runner: Runner,
         emit: Callable[[str, Event], None],
         *,
+        speculator: Speculator | None = None,
         describe_token: Callable[[int], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -111,6 +113,7 @@ class EngineCore:
         self.counters = Counters()
         self._runner = runner
         self._emit = emit
+        self._speculator = speculator
         self._describe_token = describe_token
         self._clock = clock
         self._live: dict[str, _Live] = {}
@@ -175,8 +178,11 @@ class EngineCore:
         """Launches steps until enough work is queued; True if instead a request had to be failed."""
         scheduler = self.scheduler
         while self._may_launch():
+            drafts = self._drafts()
+            if drafts is None:
+                return False
             plan = scheduler.schedule(
-                self._clock(), may_preempt=not self._flights, max_repeats=self._repeats() if scheduler.running else 1
+                self._clock(), may_preempt=not self._flights, max_repeats=self._repeats(), drafts=drafts
             )
             if plan is None:
                 if scheduler.running and not self._flights:
@@ -200,8 +206,7 @@ class EngineCore:
                 log.exception("a step could not be launched")
                 self._fail((work.request for work in plan.rows), f"The engine failed in this step: {error}")
                 return True
-            prompt_tokens = sum(work.count for work in plan.rows[plan.num_decode_rows :])
-            expected = scheduler.budget.estimate_s(prompt_tokens, plan.repeats)
+            expected = scheduler.budget.estimate_s(plan.num_prompt_tokens, plan.repeats)
             self._flights.append(_Flight(plan, pending, began, expected or 0.0))
         return False
 
@@ -209,10 +214,22 @@ class EngineCore:
         flights = self._flights
         if not flights:
             return True
-        if len(flights) > self._runner.run_ahead or self.scheduler.stalled:
+        if len(flights) > self._runner.run_ahead or self.scheduler.stalled or flights[-1].plan.num_guesses:
             return False
         bound = AHEAD_WHILE_WAITING_S if self.scheduler.waiting else AHEAD_S
         return sum(flight.expected_s for flight in flights) <= bound
+
+    def _drafts(self) -> Mapping[str, tuple[int, ...]] | None:
+        """Guesses for the next step; None if it must wait until nothing is under way, so that guessing can begin."""
+        speculator, scheduler = self._speculator, self.scheduler
+        if speculator is None or scheduler.waiting:
+            return {}
+        decoding = [request for request in scheduler.running if request.num_unplanned <= 1]
+        if len(decoding) < len(scheduler.running):
+            return {}
+        if not self._flights:
+            return speculator.propose(decoding)
+        return None if speculator.is_promising(decoding) else {}
 
     def _repeats(self) -> int:
         step_s = self.scheduler.budget.estimate_s(0)
@@ -223,9 +240,11 @@ class EngineCore:
     def _account(self, flight: _Flight) -> None:
         now, plan = self._clock(), flight.plan
         self.counters.steps += plan.repeats
-        prompt_tokens = sum(work.count for work in plan.rows[plan.num_decode_rows :])
         seconds = (now - max(flight.launched_s, self._last_done_s)) / plan.repeats
-        self.scheduler.budget.observe(prompt_tokens, plan.num_decode_rows, seconds)
+        if not plan.num_guesses:
+            self.scheduler.budget.observe(plan.num_prompt_tokens, plan.num_decode_rows, seconds)
+        if self._speculator is not None and not plan.num_prompt_tokens:
+            self._speculator.observe_step(seconds, len(plan.rows), plan.num_guesses)
         self._last_done_s = now
 
     # -- before a step ------------------------------------------------------------------------------------------------
@@ -262,8 +281,8 @@ class EngineCore:
     def _take(self, work: RowWork, result: StepResult, index: int) -> None:
         request, live = work.request, self._live[work.request.id]
         tokens, finite = result.tokens[index], result.finite[index]
-        if finite and work.samples and (not tokens or work.begin + work.count != len(request.tokens)):
-            raise RuntimeError(f"{len(tokens)} tokens for {work.begin + work.count} came at {len(request.tokens)}")
+        if finite and work.samples and (not tokens or work.begin + work.certain != len(request.tokens)):
+            raise RuntimeError(f"{len(tokens)} tokens for {work.begin + work.certain} came at {len(request.tokens)}")
         if not finite and not tokens:
             self._finish(live, "error", error=result.errors.get(index, NOT_FINITE))
             return
@@ -302,6 +321,8 @@ class EngineCore:
         else:
             taken = tokens if ended is None else tokens[: ended + 1]
         self.counters.generated_tokens += len(taken)
+        if work.draft:
+            self._count_guesses(work, len(tokens) - 1, min(len(taken), len(tokens) - 1))
         self.scheduler.commit(work, taken)
         self._tell_progress(work)
         self._emit(request.id, Delta(request.id, piece.text, piece.reasoning, taken, logprobs[: len(taken)]))
@@ -312,6 +333,15 @@ class EngineCore:
         elif len(request.tokens) >= request.limit:
             self._finish(live, "length")
 
+    def _count_guesses(self, work: RowWork, right: int, used: int) -> None:
+        request = work.request
+        request.num_drafted += len(work.draft)
+        request.num_accepted += used
+        self.counters.draft_tokens += len(work.draft)
+        self.counters.accepted_tokens += used
+        if self._speculator is not None:
+            self._speculator.observe(request, len(work.draft), right)
+
     def _finish(
         self, live: _Live, reason: FinishReason, *, stopped_by: str | None = None, error: str | None = None
     ) -> None:
@@ -320,6 +350,8 @@ class EngineCore:
         if error is not None:
             self.counters.failed += 1
         self.scheduler.remove(request, keep_pages=error is None)
+        if self._speculator is not None:
+            self._speculator.forget(request)
         if live.output is not None:
             rest = live.output.finish()
             if rest.text or rest.reasoning:
@@ -327,7 +359,13 @@ class EngineCore:
             if rest.matched_stop is not None and reason == "length":  # what was held back completed a stop string
                 reason, stopped_by = "stop", rest.matched_stop
         prompt_logprobs = tuple(live.prompt_logprobs) if request.params.prompt_logprobs is not None else None
-        usage = Usage(request.num_prompt, request.cached_tokens, request.num_generated)
+        usage = Usage(
+            request.num_prompt,
+            request.cached_tokens,
+            request.num_generated,
+            request.num_drafted,
+            request.num_accepted,
+        )
         timings = self._timings(live)
         self._emit(request.id, Finished(request.id, reason, usage, timings, stopped_by, error, prompt_logprobs))
 

@@ -47,6 +47,8 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    draft_tokens: int = 0  # guessed ahead and checked
+    accepted_tokens: int = 0  # of those, the ones that were right and became part of the reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class Request:
     num_in_tree: int = 0  # tokens already offered to the prefix cache
     limit: int = 0  # len(tokens) may not pass this: prompt + max_tokens, or the window
     preemptions: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
 
     def __post_init__(self) -> None:
         if not self.tokens:

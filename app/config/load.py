@@ -175,6 +175,8 @@ def engine_config(config: schema.Config) -> EngineConfig:
         scheduler=engine.scheduler,
         preemption=engine.preemption,
         target_gap_ms=engine.target_gap_ms,
+        speculation=config.speculation.mode,
+        draft_tokens=config.speculation.draft_tokens,
     )
 
 

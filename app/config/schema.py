@@ -287,11 +287,11 @@ class EngineSection(Section):
 class SpeculationSection(Section):
     """Guessing tokens ahead and checking them in one step."""
 
-    mode: Annotated[Literal["off"], BeforeValidator(_word)] = key(
+    mode: Annotated[Literal["off", "ngram"], BeforeValidator(_word)] = key(
         "off",
-        "off computes one token at a time.",
+        "off computes one token at a time; ngram guesses that a reply goes on as the same words did before.",
         "model reload",
-        not_here=dict.fromkeys(("ngram", "draft", "self", "auto"), "speculative decoding"),
+        not_here=dict.fromkeys(("draft", "self", "auto"), "speculative decoding with a model"),
     )
     draft_model: None = key(
         None,

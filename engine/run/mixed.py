@@ -45,6 +45,7 @@ class Bucket:
     decodes: int
     prompts: int
     tokens: int
+    check: bool = False  # every token is drawn after, and none is taken yet
 
     @property
     def rows(self) -> int:
@@ -67,6 +68,17 @@ class MixedOutputs:
     logits: Tensor | None
     finite: Tensor
     columns: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a checking step leaves, token by token: drawn `ids` int64, or `logits` to draw from, `finite` bool, and the
+    `positions` int64 of the tokens to be drawn."""
+
+    ids: Tensor | None
+    finite: Tensor
+    logits: Tensor | None
+    positions: Tensor
 
 
 class _Buffers:
@@ -107,6 +119,7 @@ class _Buffers:
 class _Captured:
     graph: torch.cuda.CUDAGraph
     logits: Tensor | None
+    ids: Tensor
     finite: Tensor
     keep: object
 
@@ -156,6 +169,39 @@ class MixedGraphs:
         columns = [at if at < plan.num_decode_rows else at + shift for at in range(len(plan.rows))]
         tokens = buffers.ring if captured.logits is None else None
         return MixedOutputs(tokens, captured.logits, captured.finite, columns)
+
+    def launch_check(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Checked | None:
+        """Starts a step with guesses, every token of it in a decode place of its own."""
+        count = plan.num_tokens
+        bucket = Bucket(bucket_of(count, count), 0, 0, check=True)
+        captured = self._find(bucket, kind)
+        if captured is None:
+            return None
+        buffers, size = self._buffers[bucket], self._cache.page_size
+        packet = np.zeros(buffers.packet.shape[0], dtype=np.int64)
+        part = {name: packet[span] for name, span in buffers.spans.items()}
+        counts = [work.count for work in plan.rows]
+        row_of = np.repeat(np.array([work.row for work in plan.rows], dtype=np.int64), counts)
+        positions = np.concatenate([np.arange(work.begin, work.begin + work.count) for work in plan.rows])
+        ids = [(*work.request.tokens[work.begin : work.begin + work.certain], *work.draft) for work in plan.rows]
+        part["ids"][:count] = np.concatenate(ids)
+        part["positions"][:count] = positions
+        for group, table in enumerate(tables.tables):
+            slots = table[row_of, positions // size].astype(np.int64) * size + positions % size
+            part[f"slots{group}"][:count] = slots
+        part["q_start"][:] = np.arange(bucket.rows + 1)
+        part["kv_len"][:count] = positions + 1
+        part["rows"][:] = self._max_rows
+        part["rows"][:count] = row_of
+        part["picked"][:] = np.arange(bucket.rows)
+        part["last_positions"][:count] = positions
+        buffers.packet.copy_(upload(packet, torch.int64, buffers.packet.device))
+        self._fill_tables(buffers, bucket, tables, np.arange(count), row_of, int(positions.max()) + 1)
+        captured.graph.replay()
+        drawn_at, finite = buffers.parts["last_positions"][:count] + 1, captured.finite[:count]
+        if captured.logits is not None:
+            return Checked(None, finite, captured.logits[:count], drawn_at)
+        return Checked(captured.ids[:count], finite, None, drawn_at)
 
     def _find(self, bucket: Bucket, kind: Kind) -> _Captured | None:
         key = (bucket, kind)
@@ -231,16 +277,16 @@ class MixedGraphs:
             buffers.parts["kv_len"].zero_()
             for group in range(len(self._cache.groups)):
                 buffers.parts[f"slots{group}"].zero_()  # what the capture writes goes to the trash page
-            graph, (logits, finite, keep) = self._pool.capture(lambda: self._step(buffers, bucket, kind))
+            graph, (logits, ids, finite, keep) = self._pool.capture(lambda: self._step(buffers, bucket, kind))
         except torch.cuda.OutOfMemoryError:
             log.warning("no memory to capture a graph for %d prompt tokens; such steps run without one", bucket.tokens)
             torch.cuda.empty_cache()
             self._most_tokens = bucket.tokens // 2
             return None
-        return _Captured(graph, logits if kind == "any" else None, finite, (logits, keep))
+        return _Captured(graph, logits if kind == "any" else None, ids, finite, (logits, keep))
 
-    def _step(self, buffers: _Buffers, bucket: Bucket, kind: Kind) -> tuple[Tensor, Tensor, object]:
-        """One whole step on a bucket's buffers: (logits, finite, what else must live as long as the graph)."""
+    def _step(self, buffers: _Buffers, bucket: Bucket, kind: Kind) -> tuple[Tensor, Tensor, Tensor, object]:
+        """One whole step on a bucket's buffers: (logits, ids, finite, what else must live as long as the graph)."""
         part = buffers.parts
         buffers.q_start.copy_(part["q_start"])
         buffers.kv_len.copy_(part["kv_len"])
@@ -258,7 +304,7 @@ class MixedGraphs:
             num_rows=bucket.rows,
             num_tokens=bucket.all_tokens,
             num_decode_rows=bucket.decodes,
-            max_q=bucket.tokens,
+            max_q=max(1, bucket.tokens),
             max_kv=self._context_length,
         )
         plan = self._backend.plan(layout, self._cache.groups)
@@ -266,11 +312,13 @@ class MixedGraphs:
         hidden = self._model.forward(buffers.token_ids, part["positions"], step)
         logits = self._model.logits(hidden[part["picked"]])
         if kind == "any":
-            return logits, torch.isfinite(logits.sum(-1)), (plan, hidden)
+            return logits, part["picked"], torch.isfinite(logits.sum(-1)), (plan, hidden)
         ids, best = self._sampler.choose(logits, part["rows"], part["last_positions"] + 1, draws=kind == "draw")
         finite = torch.isfinite(best)
+        if bucket.check:
+            return logits, ids, finite, (plan, hidden)
         self._kernels.advance(
             ids, best, self._last_tokens, part["rows"], part["last_positions"], part["caps"],
             part["stops"].view(bucket.rows, STOP_IDS), buffers.ring, buffers.turn,
         )  # fmt: skip
-        return logits, finite, (plan, hidden)
+        return logits, ids, finite, (plan, hidden)

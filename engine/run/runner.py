@@ -11,10 +11,11 @@ from torch import Tensor
 from octavo.engine.attention.base import AttentionBackend, AttentionStep
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
-from octavo.engine.request import SamplingParams, TokenLogprob
+from octavo.engine.request import SamplingParams
 from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool
 from octavo.engine.run.mixed import MixedGraphs
-from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, StepResult, make_inputs
+from octavo.engine.run.pending import PendingCheck, PendingStep
+from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, make_inputs
 from octavo.engine.sample.sampler import Sampled, Sampler
 from octavo.engine.sample.scoring import score_tokens
 from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
@@ -61,10 +62,12 @@ class ModelRunner:
         self.max_repeats = MAX_REPEATS if usable else 1
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> PendingStep:
+    def launch(self, plan: StepPlan) -> PendingStep | PendingCheck:
         """Starts a step. Requests may end before its results are taken; their pages must not have been read by then."""
         sampling = [index for index, work in enumerate(plan.rows) if work.samples]
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
+        if plan.num_guesses:
+            return self._launch_check(plan, sampling)
         if self._graphs is not None and plan.num_decode_rows == len(sampling) == len(plan.rows) and not scoring:
             pending = self._launch_graph(plan, sampling)
             if pending is not None:
@@ -150,6 +153,28 @@ class ModelRunner:
         errors = self._take_errors()
         return PendingStep(plan, sampling, tokens, [_scores_of(sampled)], errors, Download([finite]), scores)
 
+    def _launch_check(self, plan: StepPlan, sampling: list[int]) -> PendingCheck:
+        """A step of decode rows with guesses: a token is drawn after every one of their tokens."""
+        rows = self._join_rows(plan, sampling)
+        self._tables.update(plan)
+        checked = self._mixed.launch_check(plan, self._tables, self._sampler.kind(rows)) if self._mixed else None
+        for work in plan.rows:
+            self._fed[work.row] = None  # which of the drawn tokens is the newest is known only when they are looked at
+        if checked is not None and checked.ids is not None:
+            downloads = Download([checked.ids, checked.finite, None, None, None])
+            return PendingCheck(plan, downloads, self._take_errors(), self._sampler.accept_all)
+        if checked is not None and checked.logits is not None:
+            scores, positions = checked.logits, checked.positions
+        else:
+            inputs = make_inputs(plan, self._tables, self.cache.page_size, self.model.device)
+            scores, positions = self.model.logits(self._forward(inputs)), inputs.positions + 1
+        counts = [work.count for work in plan.rows]
+        repeated = [row for row, count in zip(rows, counts, strict=True) for _ in range(count)]
+        assumed = [work.draft[:place] for work in plan.rows for place in range(work.count)]
+        sampled = self._sampler.sample(scores, repeated, self._sampler.index(repeated), positions, assumed)
+        downloads = Download([sampled.ids, sampled.finite, sampled.logprobs, sampled.top_ids, sampled.top_logprobs])
+        return PendingCheck(plan, downloads, self._take_errors(), self._sampler.accept_all)
+
     def _feed(self, plan: StepPlan) -> None:
         """Gives the device the newest tokens that it did not choose itself."""
         works = [work for work in plan.rows if self._fed[work.row] != work.epoch]
@@ -219,81 +244,5 @@ class ModelRunner:
         return slices
 
 
-class PendingStep:
-    """A step under way on the device.
-
-    `tokens` brings int64 [repeats, N], negative where there is none; `scored` for each repetition log probabilities
-    float32 [N], top ids [N, K] and top log probabilities [N, K], or nothing where no row wants them. `chosen` are the
-    columns of `tokens` for the sampling rows, `columns` those of `finite` for all rows, where they are not in order.
-    """
-
-    def __init__(
-        self,
-        plan: StepPlan,
-        sampling: list[int],
-        tokens: Download,
-        scored: list[Download],
-        errors: dict[int, str],
-        finite: Download | None = None,
-        prompt_scores: dict[int, list[Download]] | None = None,
-        *,
-        columns: list[int] | None = None,
-        chosen: list[int] | None = None,
-    ) -> None:
-        self.plan = plan
-        self._sampling = sampling  # plan rows that sample
-        self._tokens = tokens
-        self._scored = scored
-        self._errors = errors
-        self._finite = finite
-        self._prompt_scores = prompt_scores or {}
-        self._columns = columns
-        self._chosen = chosen
-
-    def wait(self) -> StepResult:
-        """Blocks until the results are on the host."""
-        count = len(self.plan.rows)
-        tokens: list[tuple[int, ...]] = [()] * count
-        logprobs: list[tuple[TokenLogprob, ...]] = [()] * count
-        finite = self._finite.wait()[0] if self._finite is not None else None
-        good = [True] * count if finite is None else finite.tolist()
-        if self._columns is not None:
-            good = [good[column] for column in self._columns]
-        chosen = self._tokens.wait()[0]
-        if chosen is not None:
-            by_row = chosen.t().tolist()
-            if self._chosen is not None:
-                by_row = [by_row[column] for column in self._chosen]
-            for place, index in enumerate(self._sampling):
-                tokens[index] = tuple(token for token in by_row[place] if token >= 0)
-                good[index] = good[index] and NOT_FINITE not in by_row[place]
-            self._fill_logprobs(tokens, logprobs)
-        for index in self._errors:
-            good[index], tokens[index] = False, ()
-        prompts = [
-            tuple(entry for part in self._prompt_scores.get(index, ()) for entry in _entries(part))
-            for index in range(count)
-        ]
-        return StepResult(tuple(tokens), tuple(good), tuple(logprobs), tuple(prompts), self._errors)
-
-    def _fill_logprobs(self, tokens: list[tuple[int, ...]], logprobs: list[tuple[TokenLogprob, ...]]) -> None:
-        for turn, download in enumerate(self._scored):
-            own, top_ids, top_logprobs = download.wait()
-            if own is None or top_ids is None or top_logprobs is None:
-                return
-            values, tops, top_values = own.tolist(), top_ids.tolist(), top_logprobs.tolist()
-            for place, index in enumerate(self._sampling):
-                wanted = self.plan.rows[index].request.params.logprobs
-                if wanted is None or turn >= len(tokens[index]):
-                    continue
-                pairs = tuple(zip(tops[place][:wanted], top_values[place][:wanted], strict=True))
-                logprobs[index] += (TokenLogprob(tokens[index][turn], values[place], pairs),)
-
-
 def _scores_of(sampled: Sampled) -> Download:
     return Download([sampled.logprobs, sampled.top_ids, sampled.top_logprobs])
-
-
-def _entries(part: Download) -> list[TokenLogprob]:
-    ids, own, tops, values = (tensor.tolist() for tensor in part.wait() if tensor is not None)
-    return [TokenLogprob(ids[i], own[i], tuple(zip(tops[i], values[i], strict=True))) for i in range(len(ids))]

@@ -61,7 +61,9 @@ class PageTables:
 def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torch.device) -> StepInputs:
     """Lays a plan's tokens out as one flat batch; one copy to the device for each integer width.
 
-    A token that a step under way is still choosing is UNKNOWN: the device has it, the host does not.
+    A token that a step under way is still choosing is UNKNOWN: the device has it, the host does not. In a plan with
+    guesses every token is laid out as a decode row of its own: keys are written before any is read, so each sees
+    exactly those before it.
     """
     tables.update(plan)
     rows = np.array([work.request.row for work in plan.rows], dtype=np.int64)
@@ -77,12 +79,16 @@ def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torc
         known = work.request.tokens
         ids[index] = known[work.begin] if work.begin < len(known) else UNKNOWN
     for index, work in enumerate(plan.rows[decodes:], decodes):
-        ids[q_start[index] : q_start[index + 1]] = work.request.tokens[work.begin : work.begin + work.count]
+        known = work.request.tokens[work.begin : work.begin + work.certain]
+        ids[q_start[index] : q_start[index + 1]] = (*known, *work.draft)
     if decodes == num_rows:
         positions, row_of = begins, rows
     else:
         row_of = np.repeat(rows, q_lens)
         positions = np.arange(num_tokens) + np.repeat(begins - q_start[:-1], q_lens)
+    if plan.num_guesses:
+        rows, kv_lens, decodes = row_of, positions + 1, num_tokens
+        num_rows, q_lens, q_start = num_tokens, np.ones_like(row_of), np.arange(num_tokens + 1, dtype=np.int32)
 
     num_pages = -(-int(kv_lens.max()) // page_size)
     slots = [table[row_of, positions // page_size].astype(np.int64) * page_size for table in tables.tables]

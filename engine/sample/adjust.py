@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,6 +79,36 @@ class Adjustments:
         counts = self._counts[slots[:, None], seen]
         values -= counts * frequency + (counts > 0) * presence
         return logits.scatter_(1, seen, values)  # a repeated token is written twice, with the same value
+
+    def assume_(self, logits: Tensor, plain: Tensor, slots: Sequence[int], assumed: Sequence[Sequence[int]]) -> Tensor:
+        """Makes adjusted logits [N, V] in place what they were if the tokens of `assumed` had followed each reply.
+
+        `plain` [N, V] are the logits before any adjustment. Only the assumed tokens' scores can differ.
+        """
+        places = [place for place, tokens in enumerate(assumed) if tokens]
+        if not places:
+            return logits
+        width = max(len(assumed[place]) for place in places)
+        # filled up with the first: it is written more than once, with one value, but counted only as often as it came
+        ids = upload(
+            np.array([[*assumed[p], *[assumed[p][0]] * (width - len(assumed[p]))] for p in places]),
+            torch.int64,
+            self._device,
+        )
+        real = upload(np.array([[i < len(assumed[p]) for i in range(width)] for p in places]), torch.bool, self._device)
+        at = upload(places, torch.int64, self._device)
+        slot = upload([slots[place] for place in places], torch.int64, self._device)
+        repetition, presence, frequency = (part[:, None] for part in self._strength[slot].unbind(1))
+        values = plain[at].gather(1, ids)
+        if self._bias.shape[1]:
+            biased = ids[:, :, None] == self._bias_ids[slot][:, None]
+            values = values + torch.where(biased, self._bias[slot][:, None], 0.0).sum(-1)
+        values = torch.where(values > 0, values / repetition, values * repetition)
+        more = ((ids[:, :, None] == ids[:, None]) & real[:, None]).sum(-1)
+        counts = self._counts[slot[:, None], ids] + more
+        values = values - counts * frequency - presence
+        logits[at] = logits[at].scatter_(1, ids, values)
+        return logits
 
     def count(self, slots: Tensor, host_slots: Sequence[int], ids: Tensor) -> None:
         """One more reply token, ids int64 [N], in each of the different slots int64 [N]."""

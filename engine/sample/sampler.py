@@ -5,7 +5,7 @@ Order: logit bias, penalties, temperature, min-p, top-k, top-p, draw. Log probab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
@@ -60,6 +60,7 @@ class _Batch:
     special_dev: Tensor
     adjusted: Tensor  # places within `special`
     counted: Tensor  # the same rows' places in the batch
+    counted_places: tuple[int, ...]
     slots: tuple[int, ...]  # and their slots
     slots_dev: Tensor
     drawn: tuple[int, ...]  # places within `special`
@@ -123,11 +124,19 @@ class Sampler:
         self._batches.clear()
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, rows: Sequence[int], rows_dev: Tensor, positions: Tensor) -> Sampled:
+    def sample(
+        self,
+        logits: Tensor,
+        rows: Sequence[int],
+        rows_dev: Tensor,
+        positions: Tensor,
+        assumed: Sequence[Sequence[int]] | None = None,
+    ) -> Sampled:
         """One token a row from float32 logits [N, vocab_size], which are left as they are.
 
         `rows` and `rows_dev` int64 [N] name the rows; `positions` int64 [N] are those of the tokens to be drawn and,
-        with the row's seed, all that the noise depends on.
+        with the row's seed, all that the noise depends on. A row may be named several times, to draw at several
+        positions: `assumed` then holds for each the tokens that are taken to follow the row's text before it.
         """
         batch = self._batch(rows)
         raw = logits[:, : self.vocab_size]
@@ -135,7 +144,7 @@ class Sampler:
         logprobs = top_ids = top_logprobs = None
         finite = torch.isfinite(best)
         if batch.special:
-            chosen, best = self._choose(batch, raw, best, ids, rows_dev, positions)
+            chosen, best = self._choose(batch, raw, best, ids, rows_dev, positions, assumed)
             if len(batch.special) == len(rows):
                 ids, finite = chosen, finite & torch.isfinite(best)
             else:
@@ -155,6 +164,18 @@ class Sampler:
         batch = self._batch(rows)
         if batch.slots:
             self._adjust.count(batch.slots_dev, batch.slots, ids.index_select(0, batch.counted))
+
+    def accept_all(self, replies: Mapping[int, Sequence[int]]) -> None:
+        """Tokens that became part of some rows' replies in one step, one or several a row."""
+        counted = {
+            row: ids
+            for row, ids in replies.items()
+            if (known := self._rows[row]) is not None and known.slot is not None
+        }
+        for turn in range(max(map(len, counted.values()), default=0)):
+            rows = [row for row, ids in counted.items() if turn < len(ids)]
+            ids = upload([counted[row][turn] for row in rows], torch.int64, self._device)
+            self.accept(self.index(rows), ids, rows)
 
     def index(self, rows: Sequence[int]) -> Tensor:
         """int64 [N] on the device, of rows that each hold a request; made once for rows that stay together."""
@@ -188,13 +209,24 @@ class Sampler:
         )
         return torch.where(temperature > 0, drawn, ids), best
 
+    def _slot_of(self, row: int) -> int | None:
+        known = self._rows[row]
+        return None if known is None else known.slot
+
     def reply_counts(self, row: int) -> Tensor | None:
         """int32 [vocab_size] of a row that uses penalties or a bias, else None."""
         known = self._rows[row]
         return None if known is None or known.slot is None else self._adjust.reply_counts(known.slot)
 
     def _choose(
-        self, batch: _Batch, raw: Tensor, best: Tensor, ids: Tensor, rows_dev: Tensor, positions: Tensor
+        self,
+        batch: _Batch,
+        raw: Tensor,
+        best: Tensor,
+        ids: Tensor,
+        rows_dev: Tensor,
+        positions: Tensor,
+        assumed: Sequence[Sequence[int]] | None,
     ) -> tuple[Tensor, Tensor]:
         """(ids, largest adjusted logit) of the special rows."""
         whole = len(batch.special) == len(batch.rows)
@@ -203,7 +235,10 @@ class Sampler:
             rows_dev, positions = rows_dev[batch.special_dev], positions[batch.special_dev]
             raw = raw.index_select(0, batch.special_dev)
         if batch.slots:
-            changed = self._adjust.apply_(raw.index_select(0, batch.adjusted), batch.slots_dev, batch.slots)
+            plain = raw.index_select(0, batch.adjusted)
+            changed = self._adjust.apply_(plain.clone() if assumed else plain, batch.slots_dev, batch.slots)
+            if assumed:
+                self._adjust.assume_(changed, plain, batch.slots, [assumed[place] for place in batch.counted_places])
             raw = changed if len(batch.slots) == len(batch.special) else raw.index_copy(0, batch.adjusted, changed)
             best, ids = self._best(raw)
         if not batch.drawn:
@@ -273,6 +308,7 @@ class Sampler:
             special_dev=self._index(special),
             adjusted=self._index(adjusted),
             counted=self._index([special[place] for place in adjusted]),
+            counted_places=tuple(special[place] for place in adjusted),
             slots=slots,
             slots_dev=self._index(slots),
             drawn=drawn,

@@ -15,8 +15,9 @@ class PlanAgain(Exception):
 class RowWork:
     """One request's part of a step: tokens [begin, begin + count); `samples` if the next token is chosen after them.
 
-    A repeated decode step goes on for up to `repeats` tokens. `epoch` is the request's when the step was planned: a
-    result is taken only while it still is (a request that was preempted or ended meanwhile does not notice).
+    `draft`: the last so many of its tokens are guesses that the step checks, sampling after the token before them and
+    after each. A repeated decode step goes on for up to `repeats` tokens. `epoch` is the request's when the step was
+    planned: a result is taken only while it still is (a request that was preempted or ended does not notice).
     """
 
     request: Request
@@ -25,6 +26,12 @@ class RowWork:
     samples: bool
     epoch: int
     repeats: int = 1
+    draft: tuple[int, ...] = ()
+
+    @property
+    def certain(self) -> int:
+        """Tokens of `count` that are no guesses."""
+        return self.count - len(self.draft)
 
     @property
     def row(self) -> int:
@@ -46,3 +53,12 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(row.count for row in self.rows)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of rows that read their prompt."""
+        return sum(row.count for row in self.rows if row.certain > 1)
+
+    @property
+    def num_guesses(self) -> int:
+        return sum(len(row.draft) for row in self.rows)

@@ -7,7 +7,7 @@ allows, decodes first. Chunked prefill, a prefix hit and a resumed preemption ar
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from octavo.engine.attention.base import TRASH_PAGE, CacheGroup
 from octavo.engine.memory.kv_cache import pages_of_one_chat
@@ -80,11 +80,19 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def schedule(self, now_s: float, *, may_preempt: bool = True, max_repeats: int = 1) -> StepPlan | None:
+    def schedule(
+        self,
+        now_s: float,
+        *,
+        may_preempt: bool = True,
+        max_repeats: int = 1,
+        drafts: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> StepPlan | None:
         """Plans the next step, or None if nothing can run.
 
         While steps are under way no one can be preempted: then `may_preempt` is False, and a plan that would have to
-        says so by `stalled`.
+        says so by `stalled`. `drafts` are guesses to be checked, by request id; what they need is never taken from
+        others, and no further step may be planned until this one's results are in.
         """
         self.stalled = False
         self._may_preempt = may_preempt
@@ -92,7 +100,7 @@ class Scheduler:
         planned: set[str] = set()
         for request in list(self.running):  # decodes: one token each
             if request.num_unplanned == 1 and request.status is RequestStatus.RUNNING and not _is_done(request):
-                self._plan_row(request, 1, rows, planned)
+                self._plan_row(request, 1, rows, planned, drafts.get(request.id, ()) if drafts else ())
         left = self.budget.chunk(len(rows))
         for request in list(self.running):  # prompts under way
             if left and request.num_unplanned > 1 and request.status is RequestStatus.RUNNING:
@@ -105,12 +113,8 @@ class Scheduler:
             return None
         rows.sort(key=lambda row: row.count != 1)
         decodes = sum(row.count == 1 for row in rows)
-        if (
-            max_repeats > 1
-            and not self.waiting
-            and not self.stalled
-            and all(row.samples and row.count == 1 for row in rows)
-        ):
+        steady = not self.waiting and not self.stalled and decodes == len(rows) and all(row.samples for row in rows)
+        if max_repeats > 1 and steady:
             return self._repeated(rows, max_repeats)
         return StepPlan(tuple(rows), decodes)
 
@@ -137,13 +141,17 @@ class Scheduler:
         for request in self.running:
             request.forget_planned()
 
-    def _plan_row(self, request: Request, count: int, rows: list[RowWork], planned: set[str]) -> int:
+    def _plan_row(
+        self, request: Request, count: int, rows: list[RowWork], planned: set[str], draft: tuple[int, ...] = ()
+    ) -> int:
         begin = request.num_planned
         end = begin + count
         if not self._reserve(request, end, planned):
             return 0
         samples = end == request.len_planned and end < request.limit
-        rows.append(RowWork(request, begin, count, samples, request.epoch))
+        if draft and not (samples and self._reserve_free(request, end + len(draft))):
+            draft = ()
+        rows.append(RowWork(request, begin, count + len(draft), samples, request.epoch, draft=draft))
         planned.add(request.id)
         request.num_planned = end
         if samples:
@@ -240,6 +248,18 @@ class Scheduler:
                 request.pages_changed += 1
         return True
 
+    def _reserve_free(self, request: Request, num_tokens: int) -> bool:
+        """Gives the request pages for its first `num_tokens` if they are free, taking none from anyone."""
+        pages = -(-num_tokens // self._page_size)
+        missing = [pages - len(held) for held in request.pages]
+        if any(pool.num_free < count for pool, count in zip(self.pools, missing, strict=True)):
+            return False
+        for held, pool, count in zip(request.pages, self.pools, missing, strict=True):
+            if count > 0:
+                held.extend(pool.allocate(count))
+                request.pages_changed += 1
+        return True
+
     def _preempt(self, request: Request) -> None:
         """Takes a request's pages; it waits at the front and computes again what is no longer cached by then."""
         self._leave(request, keep_pages=True)
@@ -264,10 +284,12 @@ class Scheduler:
 
     def commit(self, work: RowWork, token_ids: Sequence[int]) -> None:
         """Takes a row's result: its tokens' keys and values are certain now, and `token_ids` follow them (those of a
-        repeated step but for the last have keys and values too)."""
+        repeated or checking step but for the last have keys and values too)."""
         request = work.request
-        request.num_computed = work.begin + work.count + max(0, len(token_ids) - 1)
+        request.num_computed = work.begin + work.certain + max(0, len(token_ids) - 1)
         request.tokens.extend(token_ids)
+        if work.draft:
+            request.forget_planned()
         size = self._page_size
         if request.num_computed // size > request.num_in_tree // size:
             request.prefix_handle = self.prefix.extend(

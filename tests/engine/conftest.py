@@ -14,6 +14,7 @@ from octavo.engine.memory import NoCache, PagePool, RadixTree, SlotCache
 from octavo.engine.request import Delta, Event, Finished, Request, SamplingParams
 from octavo.engine.run.step import StepResult
 from octavo.engine.schedule import RowWork, Scheduler, StepBudget, StepPlan, make_policy
+from octavo.engine.speculate import Speculator
 
 VOCAB = 97
 
@@ -70,22 +71,26 @@ class FakeRunner:
         for turn in range(plan.repeats):
             for work in plan.rows:
                 if turn < work.repeats and not self._is_closed(work):
-                    self._write(work.request, self._text(work), work.begin + turn, work.count)
+                    text = [*self._text(work), *work.draft]
+                    self._write(work.request, text, work.begin + turn, work.count)
             for index, work in enumerate(plan.rows):
                 if turn >= work.repeats or self._is_closed(work):
                     continue
-                text, end = self._text(work), work.begin + turn + work.count
-                self._read(work.request, text, work.begin + turn, end)
+                text, end = self._text(work), work.begin + turn + work.certain
+                self._read(work.request, [*text, *work.draft], work.begin + turn, work.begin + turn + work.count)
                 self.computed.append((work.request.id, work.begin + turn, work.count))
                 if self.broken(work.request):
                     finite[index] = False
                     self._closed.add(work.epoch)
                 elif work.samples:
                     assert len(text) == end, f"{work.request.id} samples at {end} with {len(text)} tokens"
-                    text.append(next_token(text))
-                    tokens[index].append(text[-1])
-                    if text[-1] in work.request.end_ids:
-                        self._closed.add(work.epoch)
+                    for guess in (*work.draft, None):
+                        text.append(next_token(text))
+                        tokens[index].append(text[-1])
+                        if text[-1] in work.request.end_ids:
+                            self._closed.add(work.epoch)
+                        if text[-1] != guess:
+                            break
         none: tuple[()] = ()
         return _Done(StepResult(tuple(map(tuple, tokens)), tuple(finite), (none,) * len(tokens), (none,) * len(tokens)))
 
@@ -169,6 +174,7 @@ def harness() -> Callable[..., Harness]:
         run_ahead: int = 0,
         max_repeats: int = 1,
         tick: float = 1.0,
+        speculator: Speculator | None = None,
     ) -> Harness:
         if cache == "slots":
             page_size, windows = context_length, (None,) * len(windows)
@@ -196,6 +202,7 @@ def harness() -> Callable[..., Harness]:
             scheduler,
             runner,
             lambda request_id, event: made[0].events[request_id].append(event),
+            speculator=speculator,
             clock=lambda: made[0].now,
         )
         made.append(Harness(core, runner, context_length, tick=tick))

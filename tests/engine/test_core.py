@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,9 +11,39 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from octavo.engine.request import Finished, PrefillProgress, Started
+from octavo.engine.request import Finished, PrefillProgress, Request, Started
+from octavo.engine.speculate import Drafter, Speculator
 
 Make = Callable[..., Any]
+
+
+class Oracle(Drafter):
+    """Guesses what the fake model will say, and at random goes wrong or says nothing."""
+
+    name = "oracle"
+
+    def __init__(self, seed: int, right: float = 0.7) -> None:
+        self._random, self._right = random.Random(seed), right
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[str, tuple[int, ...]]:
+        guesses = {}
+        for request, count in wanted:
+            text = list(request.tokens)
+            for _ in range(count):
+                text.append(next_token(text) if self._random.random() < self._right else self._random.randrange(97))
+            if self._random.random() < 0.9:
+                guesses[request.id] = tuple(text[len(request.tokens) :])
+        return guesses
+
+
+def next_token(tokens: list[int]) -> int:
+    """The fake model's next token, as in the harness."""
+    value = 7
+    for token in tokens:
+        value = (value * 31 + token + 1) % 1_000_003
+    return value % 97
+
+
 Greedy = Callable[[list[int], int], list[int]]
 
 
@@ -208,7 +239,7 @@ def test_random_traffic_never_changes_a_text(harness: Make, fake_greedy: Greedy,
     cache = data.draw(st.sampled_from(["tree", "tree", "slots", "none"]))
     windows = data.draw(st.sampled_from([(None,), (None, 8), (6,), (None, None)]))
     page_size = data.draw(st.sampled_from([1, 2, 4, 8]))
-    context = 48
+    context, seed = 48, data.draw(st.integers(0, 50))
     pages = data.draw(st.integers(2, 5)) if cache == "slots" else data.draw(st.integers(48 // page_size + 1, 120))
     h = harness(
         pages=pages,
@@ -222,6 +253,7 @@ def test_random_traffic_never_changes_a_text(harness: Make, fake_greedy: Greedy,
         run_ahead=data.draw(st.integers(0, 8)),
         max_repeats=data.draw(st.integers(1, 5)),
         tick=1e-6,
+        speculator=Speculator(Oracle(seed), data.draw(st.integers(1, 5))) if seed else None,
     )
     ends = frozenset(data.draw(st.lists(st.integers(0, 96), max_size=6)))
     prompts: dict[str, tuple[list[int], int]] = {}
@@ -310,6 +342,43 @@ def test_running_out_of_device_memory_loses_no_step(harness: Make, fake_greedy: 
     h.run()
     assert h.tokens("short") == fake_greedy([1, 2, 3], 30)
     assert h.tokens("long") == fake_greedy(prompt, 5)
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
+def test_guesses_change_the_pace_and_never_the_text(harness: Make, fake_greedy: Greedy, right: float) -> None:
+    h = harness(run_ahead=2, tick=1e-6, pages=200, speculator=Speculator(Oracle(3, right), 5))
+    prompts = {f"r{i}": ([i, 5, 6], 60) for i in range(3)}
+    for name, (prompt, count) in prompts.items():
+        h.submit(name, prompt, count)
+    h.run()
+    for name, (prompt, count) in prompts.items():
+        assert h.tokens(name) == fake_greedy(prompt, count)
+        usage = h.finished(name).usage
+        assert usage.completion_tokens == count
+        assert 0 <= usage.accepted_tokens <= usage.draft_tokens
+    counters = h.core.counters
+    assert counters.draft_tokens > 0
+    if right == 1.0:
+        assert counters.accepted_tokens > 0.8 * 3 * 60 * 4 / 5
+        assert counters.steps < 30
+    if right == 0.0:
+        assert counters.draft_tokens < 3 * 60, "who is always wrong is seldom asked"
+
+
+def test_a_guess_never_passes_the_limit_or_an_end_token(harness: Make, fake_greedy: Greedy) -> None:
+    expected = fake_greedy([1, 2, 3], 30)
+    for count in range(1, 12):
+        h = harness(tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5), context_length=3 + count)
+        h.submit("a", [1, 2, 3], 30)
+        h.run()
+        assert h.tokens("a") == expected[:count]
+    for place in range(2, 9):
+        h = harness(tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5))
+        h.submit("a", [1, 2, 3], 30, frozenset({expected[place]}))
+        h.run()
+        end = expected.index(expected[place])
+        assert h.tokens("a") == expected[: end + 1]
+        assert h.finished("a").reason == "stop"
 
 
 @pytest.mark.parametrize("ahead", [0, 4])

@@ -213,3 +213,35 @@ def test_the_way_of_other_devices_gives_the_same_tokens(logits, params, monkeypa
         assert a.ids.equal(b.ids)
         fast.accept(torch.tensor(rows), a.ids, rows)
         plain.accept(torch.tensor(rows), b.ids, rows)
+
+
+def test_penalties_of_assumed_tokens_are_those_of_tokens_that_came() -> None:
+    params = SamplingParams(
+        temperature=0.7,
+        repetition_penalty=1.3,
+        presence_penalty=0.4,
+        frequency_penalty=0.2,
+        logit_bias=((5, 1.5), (9, -100.0)),
+    )
+    generator = torch.Generator().manual_seed(8)
+    logits = torch.randn(5, 40, generator=generator) * 2
+    guesses = [5, 7, 5, 11]
+    at_once, one_by_one = (Sampler(40, 4, torch.device("cpu")) for _ in range(2))
+    for sampler in (at_once, one_by_one):
+        sampler.join(1, params, [1, 2, 3, 7], 2, 77)
+    positions = torch.arange(4, 9)
+    rows = [1] * 5
+    assumed = [guesses[:place] for place in range(5)]
+    together = at_once.sample(logits, rows, at_once.index(rows), positions, assumed).ids.tolist()
+    apart = []
+    for place in range(5):
+        apart.append(
+            one_by_one.sample(
+                logits[place : place + 1], [1], torch.tensor([1]), positions[place : place + 1]
+            ).ids.item()
+        )
+        if place < 4:
+            one_by_one.accept(torch.tensor([1]), torch.tensor([guesses[place]]), [1])
+    assert together == apart
+    at_once.accept_all({1: guesses})
+    assert torch.equal(at_once.reply_counts(1), one_by_one.reply_counts(1))

@@ -1,0 +1,137 @@
+"""Steps under way: what was launched, and how its results become plain values once the device is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from octavo.engine.request import TokenLogprob
+from octavo.engine.run.step import NOT_FINITE, StepResult
+from octavo.engine.schedule.plan import StepPlan
+from octavo.engine.transfer import Download
+
+
+class PendingStep:
+    """A step under way on the device.
+
+    `tokens` brings int64 [repeats, N], negative where there is none; `scored` for each repetition log probabilities
+    float32 [N], top ids [N, K] and top log probabilities [N, K], or nothing where no row wants them. `chosen` are the
+    columns of `tokens` for the sampling rows, `columns` those of `finite` for all rows, where they are not in order.
+    """
+
+    def __init__(
+        self,
+        plan: StepPlan,
+        sampling: list[int],
+        tokens: Download,
+        scored: list[Download],
+        errors: dict[int, str],
+        finite: Download | None = None,
+        prompt_scores: dict[int, list[Download]] | None = None,
+        *,
+        columns: list[int] | None = None,
+        chosen: list[int] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._sampling = sampling  # plan rows that sample
+        self._tokens = tokens
+        self._scored = scored
+        self._errors = errors
+        self._finite = finite
+        self._prompt_scores = prompt_scores or {}
+        self._columns = columns
+        self._chosen = chosen
+
+    def wait(self) -> StepResult:
+        """Blocks until the results are on the host."""
+        count = len(self.plan.rows)
+        tokens: list[tuple[int, ...]] = [()] * count
+        logprobs: list[tuple[TokenLogprob, ...]] = [()] * count
+        finite = self._finite.wait()[0] if self._finite is not None else None
+        good = [True] * count if finite is None else finite.tolist()
+        if self._columns is not None:
+            good = [good[column] for column in self._columns]
+        chosen = self._tokens.wait()[0]
+        if chosen is not None:
+            by_row = chosen.t().tolist()
+            if self._chosen is not None:
+                by_row = [by_row[column] for column in self._chosen]
+            for place, index in enumerate(self._sampling):
+                tokens[index] = tuple(token for token in by_row[place] if token >= 0)
+                good[index] = good[index] and NOT_FINITE not in by_row[place]
+            self._fill_logprobs(tokens, logprobs)
+        for index in self._errors:
+            good[index], tokens[index] = False, ()
+        prompts = [
+            tuple(entry for part in self._prompt_scores.get(index, ()) for entry in _entries(part))
+            for index in range(count)
+        ]
+        return StepResult(tuple(tokens), tuple(good), tuple(logprobs), tuple(prompts), self._errors)
+
+    def _fill_logprobs(self, tokens: list[tuple[int, ...]], logprobs: list[tuple[TokenLogprob, ...]]) -> None:
+        for turn, download in enumerate(self._scored):
+            own, top_ids, top_logprobs = download.wait()
+            if own is None or top_ids is None or top_logprobs is None:
+                return
+            values, tops, top_values = own.tolist(), top_ids.tolist(), top_logprobs.tolist()
+            for place, index in enumerate(self._sampling):
+                wanted = self.plan.rows[index].request.params.logprobs
+                if wanted is None or turn >= len(tokens[index]):
+                    continue
+                pairs = tuple(zip(tops[place][:wanted], top_values[place][:wanted], strict=True))
+                logprobs[index] += (TokenLogprob(tokens[index][turn], values[place], pairs),)
+
+
+def _entries(part: Download) -> list[TokenLogprob]:
+    ids, own, tops, values = (tensor.tolist() for tensor in part.wait() if tensor is not None)
+    return [TokenLogprob(ids[i], own[i], tuple(zip(tops[i], values[i], strict=True))) for i in range(len(ids))]
+
+
+class PendingCheck:
+    """A step under way that checks guesses. A row's tokens are certain up to the first that was not guessed."""
+
+    def __init__(
+        self,
+        plan: StepPlan,
+        downloads: Download,
+        errors: dict[int, str],
+        accept: Callable[[Mapping[int, Sequence[int]]], None],
+    ) -> None:
+        self.plan = plan
+        self._downloads = downloads
+        self._errors = errors
+        self._accept = accept
+
+    def wait(self) -> StepResult:
+        """Blocks until the results are on the host, and tells the sampler which tokens count."""
+        ids, finite, own, top_ids, top_logprobs = self._downloads.wait()
+        assert ids is not None
+        assert finite is not None
+        drawn, good = ids.tolist(), finite.tolist()
+        tokens, fine, logprobs, begin = [], [], [], 0
+        for index, work in enumerate(self.plan.rows):
+            taken: list[int] = []
+            while index not in self._errors and len(taken) < work.count and good[begin + len(taken)]:
+                taken.append(drawn[begin + len(taken)])
+                if len(taken) == work.count or taken[-1] != work.draft[len(taken) - 1]:
+                    break
+            whole = len(taken) == work.count or (bool(taken) and taken[-1] != work.draft[len(taken) - 1])
+            tokens.append(tuple(taken))
+            fine.append(whole)
+            entries: tuple[TokenLogprob, ...] = ()
+            wanted = work.request.params.logprobs
+            if wanted is not None and own is not None and top_ids is not None and top_logprobs is not None:
+                entries = tuple(
+                    TokenLogprob(token, own[at].item(), _pairs(top_ids[at], top_logprobs[at], wanted))
+                    for at, token in enumerate(taken, begin)
+                )
+            logprobs.append(entries)
+            begin += work.count
+        self._accept({work.row: row for work, row in zip(self.plan.rows, tokens, strict=True) if row})
+        none: tuple[tuple[TokenLogprob, ...], ...] = ((),) * len(tokens)
+        return StepResult(tuple(tokens), tuple(fine), tuple(logprobs), none, self._errors)
+
+
+def _pairs(ids: Tensor, logprobs: Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))

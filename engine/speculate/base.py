@@ -1,0 +1,29 @@
+"""What the engine asks of a drafter, whichever kind it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from octavo.engine.request import Request
+
+
+class Drafter(ABC):
+    """Guesses tokens that a request will say next. A wrong guess costs time and never changes a text.
+
+    Guesses follow `request.tokens`, all of which are certain when `propose` is called.
+    """
+
+    name: str
+    wakes_itself: bool = False  # `has_guess` is a look at the text, so that plain decoding can go on until it says yes
+
+    @abstractmethod
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> Mapping[str, tuple[int, ...]]:
+        """Up to so many tokens for each request, by request id; left out where there is no guess."""
+
+    def has_guess(self, request: Request) -> bool:
+        """Whether `propose` would probably have something for this request."""
+        return True
+
+    def forget(self, request: Request) -> None:  # noqa: B027 - a drafter without state has nothing to forget
+        """The request has left its row."""

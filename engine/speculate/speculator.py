@@ -1,0 +1,68 @@
+"""Decides before each step who guesses how many tokens, and learns from what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from octavo.engine.request import Request
+from octavo.engine.speculate.base import Drafter
+from octavo.engine.speculate.window import Window
+
+MOST_ROWS = 8  # in larger batches a step is bound by arithmetic sooner than by reading the weights, which guesses share
+FIRST_COST = 0.06  # of one more token in a step, as a share of a plain step, before any was measured
+MEMORY = 0.9
+
+
+class Speculator:
+    """One engine's speculation: a drafter, a window for every request, and the measured cost of a wider step.
+
+    `longest`: guesses a request gets at most.
+    """
+
+    def __init__(self, drafter: Drafter, longest: int, most_rows: int = MOST_ROWS) -> None:
+        self.drafter = drafter
+        self.longest = longest
+        self._most_rows = most_rows
+        self._windows: dict[str, Window] = {}
+        self._plain_s: float | None = None
+        self._cost = FIRST_COST
+
+    def is_promising(self, running: Sequence[Request]) -> bool:
+        """Whether some request should be guessed for as soon as nothing is under way."""
+        if not 0 < len(running) <= self._most_rows:
+            return False
+        return any(self._size(request) > 0 and self.drafter.has_guess(request) for request in running)
+
+    def propose(self, running: Sequence[Request]) -> Mapping[str, tuple[int, ...]]:
+        """Guesses for the requests that decode, by id. Nothing may be under way."""
+        if not 0 < len(running) <= self._most_rows:
+            return {}
+        wanted = [(request, size) for request in running if (size := self._size(request)) > 0]
+        return self.drafter.propose(wanted) if wanted else {}
+
+    def observe(self, request: Request, guessed: int, right: int) -> None:
+        """What a step's guesses for a request came to."""
+        self._window(request).observe(guessed, right)
+
+    def observe_step(self, seconds: float, rows: int, guessed: int) -> None:
+        """How long a step of `rows` decoding requests took that checked `guessed` tokens altogether."""
+        if guessed == 0:
+            self._plain_s = seconds if self._plain_s is None else MEMORY * self._plain_s + (1 - MEMORY) * seconds
+        elif self._plain_s:
+            cost = max(0.0, (seconds / self._plain_s - 1) * rows / guessed)
+            self._cost = MEMORY * self._cost + (1 - MEMORY) * min(cost, 1.0)
+
+    def forget(self, request: Request) -> None:
+        """The request has ended or left its row."""
+        self.drafter.forget(request)
+        if request.id in self._windows:
+            del self._windows[request.id]
+
+    def _size(self, request: Request) -> int:
+        room = request.limit - len(request.tokens) - 1  # the step's own token comes after the guesses
+        if not request.num_generated or room <= 0:
+            return 0
+        return min(room, self._window(request).size(self.longest, len(request.tokens), self._cost))
+
+    def _window(self, request: Request) -> Window:
+        return self._windows.setdefault(request.id, Window())
