@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class Product:
 
 
 _TABLE: list[Product] = []
+_KERNELS = ("octavo.engine.quant.cpu_int",)  # modules that enter theirs when they are imported
 
 
 def register(product: Product) -> None:
@@ -61,6 +63,8 @@ def find(
     form: Format, spec: LinearSpec, dtype: torch.dtype, device: torch.device, bucket: int, pre: str = "", post: str = ""
 ) -> Product | None:
     """The kernel for a weight and a bucket of rows, if there is one."""
+    for module in _KERNELS:
+        import_module(module)
     layout = layout_of(form)
     able = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     for product in reversed(_TABLE):

@@ -1,0 +1,109 @@
+"""The table of kernels, and the CPU's own for int8: each says what the reference says, for every number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from octavo.engine.quant import FORMATS, products
+from octavo.engine.quant.base import ROW_BUCKETS, LinearSpec, Packed, Part, WeightRef, multiply
+from octavo.engine.quant.cpu_int import few_rows, many_rows, some_rows
+from octavo.engine.quant.grouped import GroupedFormat
+from octavo.engine.quant.products import Product, choose, find, find_all, layout_of, register
+
+CPU = torch.device("cpu")
+SPEC = LinearSpec("up", (Part("up", 96),), in_dim=128, bias=True)
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Product]]:
+    made: list[Product] = []
+    monkeypatch.setattr(products, "_TABLE", made)
+    yield made
+
+
+def int8(dtype: torch.dtype) -> tuple[GroupedFormat, Packed]:
+    form = FORMATS["int8"]
+    packed = form.allocate(SPEC, dtype, CPU)
+    form.pack(packed, SPEC, {"weight": torch.randn(96, 128, generator=torch.Generator().manual_seed(1))})
+    packed.bias.copy_(torch.linspace(-1, 1, 96))
+    assert isinstance(form, GroupedFormat)
+    return form, packed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 8, 16, 17, 70])
+def test_every_number_of_rows_gives_the_reference_product(rows: int, dtype: torch.dtype) -> None:
+    form, packed = int8(dtype)
+    x = torch.randn(rows, 128, generator=torch.Generator().manual_seed(rows)).to(dtype)
+    x[:, 7] *= 50
+    planes = packed.planes
+    expected = x.double() @ (planes["codes"].double() * planes["scale"].double()).T + packed.bias.double()
+    choose(form, packed, SPEC, CPU)
+    result = WeightRef(SPEC, form, packed)(x)
+    assert result.dtype == dtype
+    error = float((result.double() - expected).norm() / expected.norm())
+    assert error < (4e-3 if dtype == torch.bfloat16 else 1e-4)
+
+
+def test_rows_that_are_few_some_and_many_each_have_their_kernel() -> None:
+    form, _ = int8(torch.bfloat16)
+    runs = find_all(form, SPEC, torch.bfloat16, CPU)
+    assert runs == (few_rows, few_rows, some_rows, many_rows, many_rows, many_rows)
+
+
+@pytest.mark.parametrize("name", ["int8-dynamic", "llm-int8", "int4", "nf4", "none"])
+def test_other_formats_do_not_take_the_kernels_of_int8(name: str) -> None:
+    form = FORMATS[name].fitted(SPEC)
+    assert find_all(form, SPEC, torch.bfloat16, CPU) == ()
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    form, packed = int8(torch.float32)
+    choose(form, packed, SPEC, CPU)
+    x = torch.randn(8, 128)
+    loud = torch.cat((x[:1], x[1:] * 1000))
+    torch.testing.assert_close(multiply(form, loud, packed)[0], multiply(form, x, packed)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_entered_last_and_fits_is_taken(table: list[Product]) -> None:
+    form, _ = int8(torch.float32)
+    ones, all_rows = Product(lambda x, p: x, "int8", "cpu", rows=(1, 1)), Product(lambda x, p: x, "int8", "cpu")
+    register(all_rows)
+    register(ones)
+    found = [find(form, SPEC, torch.float32, CPU, bucket) for bucket in range(len(ROW_BUCKETS) + 1)]
+    assert found == [ones] + [all_rows] * len(ROW_BUCKETS)
+    register(Product(lambda x, p: x, "int8", "cpu", fits=lambda form, spec, dtype: False))
+    assert find(form, SPEC, torch.float32, CPU, 0) is ones
+
+
+def test_before_after_device_and_layout_are_part_of_the_key(table: list[Product]) -> None:
+    form, _ = int8(torch.float32)
+    fused = Product(lambda *_: None, "int8", "cpu", pre="norm", post="gated")
+    for entry in (fused, Product(lambda x, p: x, "int8", "cuda"), Product(lambda x, p: x, "uint4", "cpu")):
+        register(entry)
+    assert find(form, SPEC, torch.float32, CPU, 0) is None
+    assert find(form, SPEC, torch.float32, CPU, 0, pre="norm", post="gated") is fused
+    assert layout_of(FORMATS["int4"]) == layout_of(FORMATS["int4-symmetric"]) == "uint4"
+
+
+def test_hardware_that_is_too_old_is_not_given_a_kernel(table: list[Product], monkeypatch: pytest.MonkeyPatch) -> None:
+    form, _ = int8(torch.float32)
+    register(Product(lambda x, p: x, "int8", "cuda", capability=(8, 9)))
+    cuda = torch.device("cuda")
+    for able, there in (((8, 6), False), ((8, 9), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, able=able: able)
+        assert (find(form, SPEC, torch.float32, cuda, 0) is not None) == there
+
+
+def test_a_kernel_takes_a_bucket_only_as_a_whole() -> None:
+    assert [Product(len, "int8", "cpu", rows=(1, 8)).serves(bucket) for bucket in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert Product(len, "int8", "cpu", rows=(65, None)).serves(len(ROW_BUCKETS))
+    assert not Product(len, "int8", "cpu", rows=(65, None)).serves(3)
