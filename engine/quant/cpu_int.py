@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.engine.quant.base import Format, LinearSpec, Packed
-from octavo.engine.quant.dynamic import DynamicInt8Format, LLMInt8Format
+from octavo.engine.quant.dynamic import DynamicInt8Format, LLMInt8Format, has_whole_number_products
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import Product, register
 
@@ -78,16 +78,6 @@ def _by_row(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
     )
 
 
-@lru_cache(maxsize=1)
-def _has_whole_number_products() -> bool:
-    """Whether sums of the largest products are exact, which older processors' saturating instructions get wrong."""
-    try:
-        sums = torch._int_mm(torch.full((6, 64), -128, dtype=torch.int8), torch.full((64, 64), -127, dtype=torch.int8))
-    except (RuntimeError, AttributeError):
-        return False
-    return bool((sums == 64 * 128 * 127).all())
-
-
 @lru_cache(maxsize=2)
 def _has_packed_products(dtype: torch.dtype) -> bool:
     try:
@@ -104,7 +94,7 @@ register(
         "int8",
         "cpu",
         rows=(5, 16),
-        fits=lambda form, spec, dtype: _by_row(form, spec, dtype) and _has_whole_number_products(),
+        fits=lambda form, spec, dtype: _by_row(form, spec, dtype) and has_whole_number_products(),
     )
 )
 register(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -106,9 +107,21 @@ def int_product(x: Tensor, weight: Tensor) -> Tensor:
     """int8 x [T, in] times the transposed int8 weight [out, in], summed exactly: float32 [T, out]."""
     rows, in_dim = x.shape
     if x.device.type == "cpu":
-        return torch._int_mm(x, weight.t()).float()
-    if in_dim % 8 == 0 and weight.shape[0] % 8 == 0:
+        if has_whole_number_products():
+            return torch._int_mm(x, weight.t()).float()
+    elif in_dim % 8 == 0 and weight.shape[0] % 8 == 0:
         padded = F.pad(x, (0, 0, 0, _LEAST_ROWS - rows)) if rows < _LEAST_ROWS else x
         return torch._int_mm(padded, weight.t())[:rows].float()
     wide = torch.float32 if in_dim <= _EXACT_IN_FLOAT32 else torch.float64
     return F.linear(x.to(wide), weight.to(wide)).float()
+
+
+@lru_cache(maxsize=1)
+def has_whole_number_products() -> bool:
+    """Whether the CPU's sums of the largest products are exact, which older processors' saturating instructions get
+    wrong."""
+    try:
+        sums = torch._int_mm(torch.full((6, 64), -128, dtype=torch.int8), torch.full((64, 64), -127, dtype=torch.int8))
+    except (RuntimeError, AttributeError):
+        return False
+    return bool((sums == 64 * 128 * 127).all())

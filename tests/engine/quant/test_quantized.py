@@ -161,6 +161,16 @@ def test_whole_number_sums_are_exact_and_each_token_uses_its_whole_range() -> No
     assert int_product(codes, weight)[0].tolist() == [0.0, 127.0 * 127 * 1200]
 
 
+@pytest.mark.parametrize("in_dim", [1000, 3000])
+def test_processors_without_exact_whole_number_sums_add_in_floats(in_dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(in_dim)
+    x, weight = (torch.randint(-127, 128, (rows, in_dim), generator=generator, dtype=torch.int8) for rows in (3, 5))
+    exact = int_product(x, weight)
+    assert exact.tolist() == (x.long() @ weight.long().T).tolist()
+    monkeypatch.setattr("octavo.engine.quant.dynamic.has_whole_number_products", lambda: False)
+    assert torch.equal(int_product(x, weight), exact)
+
+
 def test_outliers_keep_llm_int8_exact_where_plain_rounding_fails() -> None:
     spec = spec_of(24, 128)
     weight = torch.randn(24, 128, generator=torch.Generator().manual_seed(3)) * 0.1
