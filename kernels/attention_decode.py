@@ -1,12 +1,17 @@
-"""Split-KV attention of one query token a row over paged keys and values (Flash-Decoding), and its merge.
+"""Split-KV attention of one query token a row over paged keys and values (Flash-Decoding), in one launch.
 
-Grid (splits, KV heads x head tiles, rows). A row's keys are cut into at most `splits` runs of whole tiles, so that few
-rows still fill the device; the number comes from bounds the host knows, the cut from the row's length in device
-memory, and programs without a run return at once: the launch fits into a captured graph. The query heads of a KV head
-form the rows of one tensor-core tile, so every key is read from memory once. Where dots would not reach tensor cores
-(float32, devices before 8.0) a program takes one query head and multiplies and adds on vectors. Partial results are
-float32 (values, base-2 log-sum-exp) and the merge kernel, grid (rows, query heads), weighs them. Bound by the bytes of
-the keys and values read: on an H200 (copy 4.3 TB/s) 4.4 TB/s with 64 rows of 8,192 tokens at 8 x 128, 1.9 with one.
+How rows are cut into runs of whole tiles is decided once a step on the device, from the rows' real lengths: the
+schedule kernel fills a list of (row, keys, place) entries, and the decode kernel's grid (entries, KV heads x head
+tiles) has one program a head for each. The number of entries depends on bounds the host knows and not on the longest
+row possible: rows + as many as fill the device; a captured graph therefore serves short and long contexts alike.
+
+The query heads of a KV head form the rows of one tensor-core tile, so every key is read from memory once. Where dots
+would not reach tensor cores (float32, devices before 8.0) a program takes one query head and multiplies and adds on
+vectors. A row that is one run is written at once. Else each run leaves float32 values and a base-2 log-sum-exp, and
+whichever of a row's programs ends last weighs them, always in the order of the keys, and sets the counter of arrivals
+back to zero for the next launch. NEW: the newest key and value come from the step's projection, not from the pages;
+the row's last run rotates them, attends to them and stores them, every program rotates its own queries.
+Bound by the bytes of the keys and values read at many rows, by the chain of dependent loads at few.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
@@ -14,33 +19,188 @@ the keys and values read: on an H200 (copy 4.3 TB/s) 4.4 TB/s with 64 rows of 8,
 import triton
 import triton.language as tl
 
+from octavo.kernels.attention_rope import load_rotated
 from octavo.kernels.attention_tile import attend_tiles, softcapped, tile_offsets, tile_pages
 
-
-@triton.jit
-def visible_keys(kv_len_ptr, q_pos_ptr, row, window, WINDOW: tl.constexpr, CAUSAL: tl.constexpr):
-    """(first, end): the keys a decode row attends to; first == end if none."""
-    end = tl.load(kv_len_ptr + row)
-    position = tl.load(q_pos_ptr + row).to(tl.int32)
-    if CAUSAL:
-        end = tl.minimum(end, position + 1)
-    first = 0
-    if WINDOW:
-        first = tl.maximum(position - window + 1, 0)
-    return tl.minimum(first, end), end
-
-
-@triton.jit
-def split_length(first, end, num_splits, BLOCK_N: tl.constexpr, MIN_TILES: tl.constexpr):
-    """(start, keys a split): runs begin at `start`, a tile's edge, and hold whole tiles."""
-    start = first // BLOCK_N * BLOCK_N
-    tiles = (end - start + BLOCK_N - 1) // BLOCK_N
-    return start, tl.maximum((tiles + num_splits - 1) // num_splits, MIN_TILES) * BLOCK_N
+# Fields of a schedule entry, int32 each: row (-1: nothing to do), keys lo .. hi, first key that may be read, number of
+# the run, runs of the row, entry of its first run, position of the query (-1: a row without tokens).
+ENTRY_FIELDS = 8
 
 
 @triton.jit(
-    do_not_specialize=["num_splits", "table_stride"],
-    do_not_specialize_on_alignment=["table_ptr", "kv_len_ptr", "q_pos_ptr"],
+    do_not_specialize=["rows", "entries", "wanted_runs"],
+    do_not_specialize_on_alignment=["schedule_ptr", "kv_len_ptr", "q_pos_ptr", "shared_ptr"],
+)
+def schedule_kernel(
+    schedule_ptr,
+    kv_len_ptr,
+    q_pos_ptr,
+    shared_ptr,
+    rows,
+    entries,
+    wanted_runs,
+    window,
+    BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    NEW: tl.constexpr,
+    SHARED: tl.constexpr,
+):
+    """Grid (rows): each writes the entries of its row, the first also those that stay empty.
+
+    A run is as many tiles long as gives `wanted_runs` over all rows, at least MIN_TILES; rows + wanted_runs entries
+    always suffice.
+    """
+    own = tl.program_id(0)
+    row = tl.arange(0, BLOCK_R)
+    valid = row < rows
+    end = tl.load(kv_len_ptr + row, mask=valid, other=0)
+    position = tl.load(q_pos_ptr + row, mask=valid, other=0).to(tl.int32)
+    position = tl.where(end > 0, position, -1)
+    if CAUSAL:
+        end = tl.minimum(end, position + 1)
+    if NEW:
+        end = tl.minimum(end, tl.maximum(position, 0))
+    first = tl.zeros([BLOCK_R], tl.int32)
+    if WINDOW:
+        first = tl.maximum(position - window + 1, 0)
+    if SHARED:
+        first = tl.load(shared_ptr + row, mask=valid, other=0)
+    first = tl.minimum(first, end)
+    start = first // BLOCK_N * BLOCK_N
+    tiles = (end - start + BLOCK_N - 1) // BLOCK_N
+    length = tl.maximum((tl.sum(tiles, 0) + wanted_runs - 1) // wanted_runs, MIN_TILES)
+    runs = tl.maximum((tiles + length - 1) // length, 1)
+    each = tl.maximum((tiles + runs - 1) // runs, 1)  # the same number of runs, evenly cut
+    runs = tl.where(valid, tl.maximum((tiles + each - 1) // each, 1), 0)
+    base = tl.sum(tl.where(row < own, runs, 0), 0)
+    here = row == own
+    own_runs = tl.sum(tl.where(here, runs, 0), 0)
+    own_start = tl.sum(tl.where(here, start, 0), 0)
+    own_first = tl.sum(tl.where(here, first, 0), 0)
+    own_end = tl.sum(tl.where(here, end, 0), 0)
+    own_keys = tl.sum(tl.where(here, each, 0), 0) * BLOCK_N
+    own_position = tl.sum(tl.where(here, position, 0), 0)
+    for at in range(0, own_runs, 32):
+        run = at + tl.arange(0, 32)
+        entry = schedule_ptr + (base + run) * 8
+        mask = run < own_runs
+        lo = own_start + run * own_keys
+        tl.store(entry, own + run * 0, mask=mask)
+        tl.store(entry + 1, lo, mask=mask)
+        tl.store(entry + 2, tl.minimum(lo + own_keys, own_end), mask=mask)
+        tl.store(entry + 3, own_first + run * 0, mask=mask)
+        tl.store(entry + 4, run, mask=mask)
+        tl.store(entry + 5, own_runs + run * 0, mask=mask)
+        tl.store(entry + 6, base + run * 0, mask=mask)
+        tl.store(entry + 7, own_position + run * 0, mask=mask)
+    if own == 0:
+        for at in range(tl.sum(runs, 0), entries, 32):
+            empty = at + tl.arange(0, 32)
+            tl.store(schedule_ptr + empty * 8, empty * 0 - 1, mask=empty < entries)
+
+
+@triton.jit
+def split_length(end, num_splits, BLOCK_N: tl.constexpr, MIN_TILES: tl.constexpr):
+    """Keys of each of at most `num_splits` runs of whole tiles that cover keys 0 .. end."""
+    tiles = (end + BLOCK_N - 1) // BLOCK_N
+    return tl.maximum((tiles + num_splits - 1) // num_splits, MIN_TILES) * BLOCK_N
+
+
+@triton.jit
+def weigh(
+    acc,
+    peak,
+    total,
+    values_ptr,
+    lse_ptr,
+    stride,
+    count,
+    head,
+    valid,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """Folds `count` partial results, `stride` heads apart, into (acc [G, BLOCK_V], peak [G], total [G])."""
+    col_v = tl.arange(0, BLOCK_V)
+    for at in range(0, count, BLOCK_S):
+        run = at + tl.arange(0, BLOCK_S)
+        source = run[:, None] * stride + head[None, :]
+        mask = (run < count)[:, None] & valid[None, :]
+        base2 = tl.load(lse_ptr + source, mask=mask, other=float("-inf"), cache_modifier=".cg")
+        values = tl.load(
+            values_ptr + source[:, :, None] * V_DIM + col_v[None, None, :],
+            mask=mask[:, :, None] & (col_v < V_DIM)[None, None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        new_peak = tl.maximum(peak, tl.max(base2, 0))
+        anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        weights = tl.exp2(base2 - anchor[None, :])
+        decay = tl.exp2(peak - anchor)
+        total = total * decay + tl.sum(weights, 0)
+        acc = acc * decay[:, None] + tl.sum(weights[:, :, None] * values, 0)
+        peak = new_peak
+    return acc, peak, total
+
+
+@triton.jit
+def merge_runs(
+    out_ptr,
+    lse_ptr,
+    partial_ptr,
+    partial_lse_ptr,
+    prefix_ptr,
+    prefix_lse_ptr,
+    row,
+    base,
+    runs,
+    prefix_stride,
+    prefix_runs,
+    first_head,
+    in_group,
+    Q_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    SHARED: tl.constexpr,
+    LSE: tl.constexpr,
+):
+    """Weighs a row's partial results, those of a shared prefix first, and writes the row's heads of one tile."""
+    lane = in_group + tl.arange(0, BLOCK_G)
+    valid = (lane < GROUP) & (lane < in_group + BLOCK_M)
+    head = first_head + lane
+    col_v = tl.arange(0, BLOCK_V)
+    acc = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)
+    peak = tl.full([BLOCK_G], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_G], tl.float32)
+    if SHARED:
+        acc, peak, total = weigh(
+            acc, peak, total, prefix_ptr + row * Q_HEADS * V_DIM, prefix_lse_ptr + row * Q_HEADS,
+            prefix_stride, prefix_runs, head, valid, V_DIM, BLOCK_V, BLOCK_S,
+        )  # fmt: skip
+    acc, peak, total = weigh(
+        acc, peak, total, partial_ptr + base * Q_HEADS * V_DIM, partial_lse_ptr + base * Q_HEADS,
+        Q_HEADS, runs, head, valid, V_DIM, BLOCK_V, BLOCK_S,
+    )  # fmt: skip
+    divisor = tl.where(total == 0.0, 1.0, total)
+    values = (acc / divisor[:, None]).to(out_ptr.dtype.element_ty)
+    target = row * Q_HEADS + head
+    mask = valid[:, None] & (col_v < V_DIM)[None, :]
+    tl.store(out_ptr + target[:, None] * V_DIM + col_v[None, :], values, mask=mask)
+    if LSE:
+        tl.store(lse_ptr + target, (peak + tl.log2(divisor)) * 0.6931471805599453, mask=valid)
+
+
+@triton.jit(
+    do_not_specialize=["rows", "prefix_splits", "table_stride", "k_new_token_stride", "v_new_token_stride"],
+    do_not_specialize_on_alignment=["table_ptr", "slots_ptr", "schedule_ptr", "counter_ptr"],
 )
 def decode_kernel(
     q_ptr,
@@ -48,10 +208,22 @@ def decode_kernel(
     v_ptr,
     out_ptr,
     lse_ptr,
+    partial_ptr,
+    partial_lse_ptr,
+    prefix_ptr,
+    prefix_lse_ptr,
+    counter_ptr,
+    schedule_ptr,
     table_ptr,
-    kv_len_ptr,
-    q_pos_ptr,
-    num_splits,
+    k_new_ptr,
+    v_new_ptr,
+    cos_sin_ptr,
+    slots_ptr,
+    q_weight_ptr,
+    k_weight_ptr,
+    eps,
+    rows,
+    prefix_splits,
     table_stride,
     q_token_stride,
     q_head_stride,
@@ -61,9 +233,12 @@ def decode_kernel(
     v_page_stride,
     v_head_stride,
     v_slot_stride,
+    k_new_token_stride,
+    k_new_head_stride,
+    v_new_token_stride,
+    v_new_head_stride,
     scale,
     softcap,
-    window,
     Q_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
@@ -72,63 +247,103 @@ def decode_kernel(
     BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    MIN_TILES: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SHARED: tl.constexpr,
+    PREFIX_N: tl.constexpr,
+    PREFIX_MIN_TILES: tl.constexpr,
     LSE: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
+    NEW: tl.constexpr,
+    HALF: tl.constexpr,
+    NORM: tl.constexpr,
+    ROUND_FIRST: tl.constexpr,
 ):
-    """SPLIT: out is float32 [rows, Hq, splits, Dv], lse base-2 [rows, Hq, splits]; else [rows, Hq, Dv], natural lse."""
-    split = tl.program_id(0)
-    row = tl.program_id(2).to(tl.int64)
+    """out [R, Hq, Dv], lse [R, Hq] natural; partial float32 [entries, Hq, Dv] and base-2 [entries, Hq];
+    prefix float32 [prefix_splits, R, Hq, Dv] and base-2 [prefix_splits, R, Hq]; counter int32 [R, programs a row]."""
+    entry = schedule_ptr + tl.program_id(0) * 8
+    row = tl.load(entry).to(tl.int64)
+    if row < 0:
+        return
+    lo = tl.load(entry + 1)
+    hi = tl.load(entry + 2)
+    first = tl.load(entry + 3)
+    run = tl.load(entry + 4)
+    runs = tl.load(entry + 5)
+    base = tl.load(entry + 6).to(tl.int64)
+    position = tl.load(entry + 7)
+
     HEAD_TILES: tl.constexpr = (GROUP + BLOCK_M - 1) // BLOCK_M
     kv_head = (tl.program_id(1) // HEAD_TILES).to(tl.int64)
-    in_group = tl.program_id(1) % HEAD_TILES * BLOCK_M + tl.arange(0, BLOCK_M)
+    head_tile = tl.program_id(1) % HEAD_TILES
+    in_group = head_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     head_mask = in_group < GROUP
     head = kv_head * GROUP + in_group
-
-    first, end = visible_keys(kv_len_ptr, q_pos_ptr, row, window, WINDOW, CAUSAL)
-    start, length = split_length(first, end, num_splits, BLOCK_N, MIN_TILES)
-    lo = start + split * length
-    if SPLIT:  # noqa: SIM102 - only the outer test is decided at compile time
-        if lo >= end:
-            return
-    hi = tl.minimum(lo + length, end)
-
     col_d = tl.arange(0, BLOCK_D)
     col_v = tl.arange(0, BLOCK_V)
-    q_tile = q_ptr + row * q_token_stride + head[:, None] * q_head_stride + col_d[None, :]
-    q = tl.load(q_tile, mask=head_mask[:, None] & (col_d < DIM)[None, :], other=0.0)
     k_base = k_ptr + kv_head * k_head_stride
     v_base = v_ptr + kv_head * v_head_stride
     table_ptr += row * table_stride
+
+    q_heads = q_ptr + row * q_token_stride + head * q_head_stride
+    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    if NEW:
+        at = tl.maximum(position, 0) + tl.zeros([1], tl.int32)
+        q = load_rotated(
+            q_heads, head_mask, at, cos_sin_ptr, q_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST
+        )  # fmt: skip
+        if (run == runs - 1) & (position >= 0):
+            one = tl.zeros([1], tl.int64) + kv_head
+            k_new = load_rotated(
+                k_new_ptr + row * k_new_token_stride + one * k_new_head_stride, one >= 0, at,
+                cos_sin_ptr, k_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST,
+            ).to(k_ptr.dtype.element_ty)  # fmt: skip
+            v_new = tl.load(
+                v_new_ptr + row * v_new_token_stride + kv_head * v_new_head_stride + col_v[None, :],
+                mask=(col_v < V_DIM)[None, :],
+                other=0.0,
+            ).to(v_ptr.dtype.element_ty)
+            if head_tile == 0:
+                slot = tl.load(slots_ptr + row)
+                page = slot // PAGE_SIZE
+                offset = slot % PAGE_SIZE
+                k_slot = k_base + page * k_page_stride + offset * k_slot_stride
+                v_slot = v_base + page * v_page_stride + offset * v_slot_stride
+                tl.store(k_slot + col_d[None, :], k_new, mask=(col_d < DIM)[None, :])
+                tl.store(v_slot + col_v[None, :], v_new, mask=(col_v < V_DIM)[None, :])
+            scores = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), 1)
+            if SOFTCAP:
+                peak = softcapped(scores, scale, softcap)
+            else:
+                peak = scores * (scale * 1.4426950408889634)
+            total += 1.0
+            acc += v_new.to(tl.float32)
+    else:
+        q_mask = head_mask[:, None] & (col_d < DIM)[None, :]
+        q = tl.load(q_heads[:, None] + col_d[None, :], mask=q_mask, other=0.0)
+
     if DOT:
-        acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        total = tl.zeros([BLOCK_M], tl.float32)
         row_first = tl.zeros([BLOCK_M], tl.int32) + first
-        row_last = tl.zeros([BLOCK_M], tl.int32) + (end - 1)
+        row_last = tl.zeros([BLOCK_M], tl.int32) + (hi - 1)
         acc, peak, total = attend_tiles(
-            acc, peak, total, q, k_base, v_base, table_ptr, lo, hi, first, end, row_first, row_last,
+            acc, peak, total, q, k_base, v_base, table_ptr, lo, hi, first, hi, row_first, row_last,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
             DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
         )  # fmt: skip
     else:
         tl.static_assert(BLOCK_M == 1)
         vector = q.to(tl.float32)  # [1, BLOCK_D]
-        acc = tl.zeros([1, BLOCK_V], tl.float32)
-        peak = tl.full([1], float("-inf"), tl.float32)
-        total = tl.zeros([1], tl.float32)
-        for at in range(lo, hi, BLOCK_N):
-            at = tl.multiple_of(at, BLOCK_N)
-            cols = at + tl.arange(0, BLOCK_N)
-            seen = (cols >= first) & (cols < end)
-            page = tile_pages(table_ptr, at, first, end, PAGE_SIZE, BLOCK_N)
-            offset = tile_offsets(at, PAGE_SIZE, BLOCK_N)
+        for at_key in range(lo, hi, BLOCK_N):
+            at_key = tl.multiple_of(at_key, BLOCK_N)
+            cols = at_key + tl.arange(0, BLOCK_N)
+            seen = (cols >= first) & (cols < hi)
+            page = tile_pages(table_ptr, at_key, first, hi, PAGE_SIZE, BLOCK_N)
+            offset = tile_offsets(at_key, PAGE_SIZE, BLOCK_N)
             k_tile = k_base + (page * k_page_stride + offset * k_slot_stride)[:, None] + col_d[None, :]
             v_tile = v_base + (page * v_page_stride + offset * v_slot_stride)[:, None] + col_v[None, :]
             k = tl.load(k_tile, mask=seen[:, None] & (col_d < DIM)[None, :], other=0.0)
@@ -149,60 +364,27 @@ def decode_kernel(
     divisor = tl.where(total == 0.0, 1.0, total)
     values = acc / divisor[:, None]
     base2 = peak + tl.log2(divisor)  # without keys the peak is -inf, and so is the sum
-    out_mask = head_mask[:, None] & (col_v < V_DIM)[None, :]
-    target = row * Q_HEADS + head
-    if SPLIT:
-        target = target * num_splits + split
-        tl.store(lse_ptr + target, base2, mask=head_mask)
-    elif LSE:
-        tl.store(lse_ptr + target, base2 * 0.6931471805599453, mask=head_mask)
-    tl.store(out_ptr + target[:, None] * V_DIM + col_v[None, :], values.to(out_ptr.dtype.element_ty), mask=out_mask)
-
-
-@triton.jit(do_not_specialize=["num_splits"], do_not_specialize_on_alignment=["kv_len_ptr", "q_pos_ptr"])
-def merge_kernel(
-    partial_ptr,
-    partial_lse_ptr,
-    out_ptr,
-    lse_ptr,
-    kv_len_ptr,
-    q_pos_ptr,
-    num_splits,
-    window,
-    Q_HEADS: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    MIN_TILES: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    LSE: tl.constexpr,
-):
-    """Weighs a row's partial results by exp2(lse); only the runs that `decode_kernel` filled are read."""
-    row = tl.program_id(0).to(tl.int64)
-    target = row * Q_HEADS + tl.program_id(1)
-    first, end = visible_keys(kv_len_ptr, q_pos_ptr, row, window, WINDOW, CAUSAL)
-    start, length = split_length(first, end, num_splits, BLOCK_N, MIN_TILES)
-    used = (end - start + length - 1) // length
-    col_v = tl.arange(0, BLOCK_V)
-    acc = tl.zeros([BLOCK_V], tl.float32)
-    peak = float("-inf")
-    total = 0.0
-    for at in range(0, used, BLOCK_S):
-        run = at + tl.arange(0, BLOCK_S)
-        source = target * num_splits + run
-        base2 = tl.load(partial_lse_ptr + source, mask=run < used, other=float("-inf"))
-        mask = (run < used)[:, None] & (col_v < V_DIM)[None, :]
-        values = tl.load(partial_ptr + source[:, None] * V_DIM + col_v[None, :], mask=mask, other=0.0)
-        new_peak = tl.maximum(peak, tl.max(base2, 0))
-        weights = tl.exp2(base2 - new_peak)
-        decay = tl.exp2(peak - new_peak)
-        total = total * decay + tl.sum(weights, 0)
-        acc = acc * decay + tl.sum(weights[:, None] * values, 0)
-        peak = new_peak
-    divisor = tl.where(total == 0.0, 1.0, total)
-    values = acc / divisor
-    tl.store(out_ptr + target * V_DIM + col_v, values.to(out_ptr.dtype.element_ty), mask=col_v < V_DIM)
-    if LSE:
-        tl.store(lse_ptr + target, (peak + tl.log2(divisor)) * 0.6931471805599453)
+    mask = head_mask[:, None] & (col_v < V_DIM)[None, :]
+    prefix_runs = 0
+    if SHARED:
+        length = split_length(first, prefix_splits, PREFIX_N, PREFIX_MIN_TILES)
+        prefix_runs = (first + length - 1) // length
+    if runs + prefix_runs == 1:
+        target = row * Q_HEADS + head
+        tl.store(out_ptr + target[:, None] * V_DIM + col_v[None, :], values.to(out_ptr.dtype.element_ty), mask=mask)
+        if LSE:
+            tl.store(lse_ptr + target, base2 * 0.6931471805599453, mask=head_mask)
+    else:
+        target = (base + run) * Q_HEADS + head
+        tl.store(partial_lse_ptr + target, base2, mask=head_mask)
+        tl.store(partial_ptr + target[:, None] * V_DIM + col_v[None, :], values, mask=mask)
+        tl.debug_barrier()  # the whole program's results are written before its arrival is counted
+        counter = counter_ptr + row * tl.num_programs(1) + tl.program_id(1)
+        arrived = tl.atomic_add(counter, 1, sem="acq_rel")
+        if arrived == runs - 1:
+            tl.store(counter, 0)
+            merge_runs(
+                out_ptr, lse_ptr, partial_ptr, partial_lse_ptr, prefix_ptr, prefix_lse_ptr,
+                row, base, runs, rows * Q_HEADS, prefix_runs, kv_head * GROUP, head_tile * BLOCK_M,
+                Q_HEADS, GROUP, V_DIM, BLOCK_V, BLOCK_M, BLOCK_G, BLOCK_S, SHARED, LSE,
+            )  # fmt: skip

@@ -20,7 +20,9 @@ import torch
 import triton
 from torch import Tensor
 
-from octavo.kernels import activation, paged_attention, rms_norm, rope, sampling
+from octavo.kernels import activation, decode_attention, dense_attention, paged_attention, rms_norm, rope, sampling
+from octavo.kernels.attention_rope import NewTokens
+from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import device_traits
 from octavo.kernels.paged_attention import AttentionShape
 
@@ -51,25 +53,31 @@ def measure(launches: list[Callable[[], object]], replays: int = 20) -> float:
 
 
 def decode_case(
-    shape: AttentionShape, rows: int, context: int, dtype: torch.dtype, page_size: int = PAGE_SIZE
+    shape: AttentionShape, rows: int, context: int, dtype: torch.dtype, shared: int = 0, page_size: int = PAGE_SIZE
 ) -> tuple[float, float]:
-    """(seconds, GB/s of keys and values) of one layer's decode attention over `context` cached tokens a row."""
-    bytes_per_layer = rows * context * shape.kv_heads * (shape.dim + shape.v_dim) * dtype.itemsize
+    """(seconds, GB/s of keys and values) of one layer's rotary, KV write and decode attention over `context` cached
+    tokens a row, the first `shared` of them the same pages in all rows."""
+    own, prefix = math.ceil(context / page_size) - shared // page_size, shared // page_size
+    bytes_per_layer = (rows * (context - shared) + shared) * shape.kv_heads * (shape.dim + shape.v_dim) * dtype.itemsize
     layers = max(2, min(64, math.ceil(ROTATED_BYTES / bytes_per_layer)))
-    per_row = math.ceil(context / page_size)
-    pages = rows * per_row + 1
-    table = (torch.randperm(pages - 1, device="cuda")[: rows * per_row] + 1).view(rows, per_row).int()
+    pages = rows * own + prefix + 1
+    numbers = torch.randperm(pages - 1, device="cuda").int() + 1
+    table = torch.cat((numbers[:prefix].expand(rows, prefix), numbers[prefix:].view(rows, own)), 1).contiguous()
     kv_len = torch.full((rows,), context, dtype=torch.int32, device="cuda")
-    q_pos = torch.full((rows,), context - 1, dtype=torch.int64, device="cuda")
-    q = torch.randn(rows, shape.q_heads, shape.dim, device="cuda", dtype=dtype)
+    q_pos = kv_len.long() - 1
+    qkv = torch.randn(rows, shape.q_heads + 2 * shape.kv_heads, shape.dim, device="cuda", dtype=dtype)
+    q, k_new, v_new = qkv.split((shape.q_heads, shape.kv_heads, shape.kv_heads), 1)
+    angles = torch.randn(context, shape.dim, device="cuda")
+    new = NewTokens(k_new, v_new, angles, table[:, -1].long() * page_size + (context - 1) % page_size)
     out = torch.empty(rows, shape.q_heads, shape.v_dim, device="cuda", dtype=dtype)
-    splits = paged_attention.split_count(shape, rows, context, dtype, device_traits(q.device))
-    scratch = paged_attention.decode_scratch(shape, rows, splits, q.device)
+    rows_32 = torch.arange(rows + 1, device="cuda", dtype=torch.int32)
+    prefixes = SharedPrefixes(rows_32[:rows], rows_32[:: max(1, rows)], torch.full_like(kv_len, shared))
+    work = decode_attention.decode_work(
+        shape, dtype, q_pos, kv_len, rows=rows, new=True, prefixes=prefixes if shared else None
+    )  # fmt: skip
 
     def launch(k: Tensor, v: Tensor) -> Callable[[], None]:
-        return lambda: paged_attention.decode_attention(
-            q, k, v, table, q_pos, kv_len, out, None, shape, rows=rows, splits=splits, scratch=scratch
-        )
+        return lambda: decode_attention.decode_attention(q, k, v, table, out, None, shape, work, q_pos, new)
 
     k, v = (
         torch.randn(layers, pages, shape.kv_heads, page_size, dim, device="cuda", dtype=dtype)
@@ -80,25 +88,45 @@ def decode_case(
 
 
 def prefill_case(
-    shape: AttentionShape, rows: int, length: int, past: int, dtype: torch.dtype, page_size: int = PAGE_SIZE
+    shape: AttentionShape,
+    rows: int,
+    length: int,
+    past: int,
+    dtype: torch.dtype,
+    dense: bool,
+    page_size: int = PAGE_SIZE,
 ) -> tuple[float, float]:
-    """(seconds, TFLOP/s) of one layer's attention of `length` new tokens a row after `past` cached ones."""
+    """(seconds, TFLOP/s) of one layer's attention of `length` new tokens a row after `past` cached ones, over pages or
+    over dense keys and values (the copy out of the pages counted, where there is one)."""
     total = past + length
     per_row = math.ceil(total / page_size)
     pages = rows * per_row + 1
     table = (torch.randperm(pages - 1, device="cuda")[: rows * per_row] + 1).view(rows, per_row).int()
     kv_len = torch.full((rows,), total, dtype=torch.int32, device="cuda")
-    q_start = torch.arange(rows + 1, device="cuda", dtype=torch.int32) * length
+    starts = torch.arange(rows + 1, device="cuda", dtype=torch.int32)
+    q_start = starts * length
     q_pos = torch.arange(past, total, device="cuda").repeat(rows)
     k = torch.randn(pages, shape.kv_heads, page_size, shape.dim, device="cuda", dtype=dtype)
     v = torch.randn(pages, shape.kv_heads, page_size, shape.v_dim, device="cuda", dtype=dtype)
+    heads = shape.q_heads + 2 * shape.kv_heads
+    qkv = torch.randn(rows * length, heads * shape.dim, device="cuda", dtype=dtype)
     q = torch.randn(rows * length, shape.q_heads, shape.dim, device="cuda", dtype=dtype)
     out = torch.empty(rows * length, shape.q_heads, shape.v_dim, device="cuda", dtype=dtype)
+    piece = {"first_row": 0, "num_rows": rows, "num_tokens": rows * length}
 
     def launch() -> None:
-        paged_attention.prefill_attention(
-            q, k, v, table, q_start, q_pos, kv_len, out, None, shape,
-            first_row=0, num_rows=rows, num_tokens=rows * length, max_q=length,
+        if not dense:
+            paged_attention.prefill_attention(
+                q, k, v, table, q_start, q_pos, kv_len, out, None, shape, max_q=length, **piece
+            )  # fmt: skip
+            return
+        if past:
+            kv = dense_attention.gather_pages(k, v, table, kv_len, starts * total, rows * total, 0)
+        else:
+            first = shape.q_heads * shape.dim
+            kv = dense_attention.DenseKV(qkv, q_start, first, first + shape.kv_heads * shape.dim)
+        dense_attention.dense_attention(
+            q, kv, q_start, q_pos, kv_len, out, None, shape, device_traits(q.device), **piece
         )  # fmt: skip
 
     seconds = measure([launch] * 3, replays=5)
@@ -194,20 +222,23 @@ def main(arguments: list[str] | None = None) -> int:
     print(head())
     shapes = (("8B", LAYER_8B, 4096, 14336), ("0.5B", LAYER_HALF_B, 896, 4864))
 
-    print(f"\ndecode attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (GB/s)")
+    print(f"\nrotary + KV write + decode attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (GB/s)")
     contexts = (512, 2048, 8192, 32768)
     print("shape  rows " + "".join(f"{context:>18,}" for context in contexts))
     for name, shape, _, _ in shapes:
         for rows in (1, 8, 64):
             cells = (decode_case(shape, rows, context, dtype) for context in contexts)
             print(f"{name:<6} {rows:>4} " + "".join(f"{s * 1e6:>9.1f} ({g:>6,.0f})" for s, g in cells), flush=True)
+        seconds, rate = decode_case(shape, 64, 2176, dtype, shared=2048)
+        print(f"{name:<6} 64 rows of 2,176 tokens that share 2,048: {seconds * 1e6:.1f} ({rate:,.0f})", flush=True)
 
-    print(f"\nprefill attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (TFLOP/s)")
+    print(f"\nprefill attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (TFLOP/s) paged, then dense")
     for name, shape, _, _ in shapes:
         for rows, length, past in ((1, 2048, 0), (1, 8192, 0), (8, 2048, 0), (1, 2048, 30720), (16, 32, 2048)):
-            seconds, rate = prefill_case(shape, rows, length, past, dtype)
+            cases = [prefill_case(shape, rows, length, past, dtype, dense) for dense in (False, True)]
             label = f"{rows} x {length} after {past}"
-            print(f"{name:<6} {label:<24} {seconds * 1e6:>9.1f} ({rate:>5.0f})", flush=True)
+            cells = "".join(f"{s * 1e6:>9.1f} ({r:>5.0f})" for s, r in cases)
+            print(f"{name:<6} {label:<24} {cells}", flush=True)
         seconds, rate = library_prefill(shape, 1, 8192, dtype)
         print(f"{name:<6} {'1 x 8192 by torch':<24} {seconds * 1e6:>9.1f} ({rate:>5.0f})", flush=True)
 

@@ -28,7 +28,9 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.kernels import activation, dense_attention, paged_attention, rms_norm, rope, rows, sampling
+from octavo.kernels import activation, decode_attention, dense_attention, paged_attention, rms_norm, rope, rows, sampling
+from octavo.kernels.attention_rope import NewTokens
+from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.paged_attention import AttentionShape
 
@@ -141,10 +143,16 @@ def _attention(
     v = _empty(9, shape.kv_heads, page_size, shape.v_dim, dtype=dtype)
     table = _empty(rows, 512, dtype=torch.int32)
     lengths, positions = _empty(rows + 1, dtype=torch.int32), _empty(tokens, dtype=torch.int64)
-    for splits, sums in ((1, None), (8, lse)) if full else ((8, None),):
-        paged_attention.decode_attention(
-            q, k, v, table, positions, lengths, out, sums, shape, rows=rows, splits=splits
+    ids = _empty(rows, dtype=torch.int64)
+    new = NewTokens(q[:, : shape.kv_heads], q[:, -shape.kv_heads :], _empty(4096, shape.dim, dtype=torch.float32), ids)
+    shared = SharedPrefixes(lengths[:rows], lengths, lengths[:rows])
+    plain = ((None, None, None), (None, None, lse)) if full else ()
+    for tokens_given, prefixes, sums in ((new, shared, None), (new, None, None), *plain):
+        work = decode_attention.decode_work(
+            shape, dtype, positions, lengths,
+            rows=rows, new=tokens_given is not None, counters=lengths, prefixes=prefixes,
         )  # fmt: skip
+        decode_attention.decode_attention(q, k, v, table, out, sums, shape, work, positions, tokens_given)
     if traits.tensor_cores:
         for max_q in (4, 64, 2048) if full else (2048,):
             paged_attention.prefill_attention(

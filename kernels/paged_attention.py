@@ -1,9 +1,9 @@
-"""Attention over paged keys and values: the plain torch reference, and the launches of the two Triton kernels.
+"""Attention over paged keys and values: the plain torch reference, and the launch for rows with many query tokens.
 
-The kernels and what bounds them are described in attention_decode.py (one query token a row, split over the keys) and
-attention_prefill.py (rows with any number of query tokens). Here tiles are chosen, from head size, type and the
-device's figures only. No launch reads device memory: grids come from bounds the host knows, lengths are read by the
-kernels, so every function here may be captured into a CUDA graph. Shapes as in the engine: q [T, Hq, Dk], pages
+The kernel and what bounds it are described in attention_prefill.py; decode_attention.py launches rows with one query
+token, dense_attention.py long pieces on devices that copy whole tiles by themselves. Tiles are chosen here, from head
+size, type and the device's figures only. No launch reads device memory: grids come from bounds the host knows, lengths
+are read by the kernel, so that it may be captured into a CUDA graph. Shapes as in the engine: q [T, Hq, Dk], pages
 [pages, Hkv, page_size, D], table int32 [R, P], kv_len int32 [R], q_pos int64 [T], q_start int32 [R + 1].
 """
 
@@ -15,14 +15,11 @@ import torch
 import triton
 from torch import Tensor
 
-from octavo.kernels.attention_decode import decode_kernel, merge_kernel
 from octavo.kernels.attention_prefill import prefill_kernel
 from octavo.kernels.device import DeviceTraits, device_traits
 
 MAX_HEAD_SIZE = 256
 ROOMY = 160_000  # more shared memory than this holds the large tiles: compute capability 8.0, 9.0 and 10.0
-MIN_SPLIT_KEYS = 128  # a shorter run costs more to merge than it gains
-MERGE_RUNS = 16  # partial results a merge program reads at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +91,6 @@ def attention_reference(
     return out, lse
 
 
-def decode_tile(
-    shape: AttentionShape, dtype: torch.dtype, traits: DeviceTraits, programs: int = 0
-) -> tuple[Tile, bool]:
-    """The tile of the decode kernel, and whether it uses dots (else one query head a program, on vectors).
-
-    Deep pipelines win while all `programs` are resident at once, more resident programs otherwise (measured on an
-    H200 at head sizes 64 and 128, 1 to 64 rows).
-    """
-    width = max(padded(shape.dim), padded(shape.v_dim))
-    if dtype == torch.float32 or not traits.tensor_cores:
-        return Tile(m=1, n=max(16, min(64, 4096 // width)), warps=4, stages=2), False
-    m = min(64, max(16, triton.next_power_of_2(shape.group)))
-    deep = width > 64 and traits.shared_bytes > ROOMY and programs <= 3 * traits.multiprocessors
-    return Tile(m=m, n=min(128, 8192 // width), warps=4, stages=3 if deep else 2), True
-
-
 def prefill_tile(shape: AttentionShape, max_q: int, dtype: torch.dtype, traits: DeviceTraits) -> Tile:
     """The tile of the prefill kernel; short pieces take low tiles. `max_q` is a bound, so the choice is the host's."""
     width = max(padded(shape.dim), padded(shape.v_dim))
@@ -124,119 +105,6 @@ def prefill_tile(shape: AttentionShape, max_q: int, dtype: torch.dtype, traits: 
     if rows <= 512 or traits.shared_bytes <= ROOMY:
         return Tile(m=64, n=n, warps=4, stages=2)
     return Tile(m=128, n=64, warps=8, stages=3 if width <= 128 else 2)
-
-
-def split_count(shape: AttentionShape, rows: int, max_kv: int, dtype: torch.dtype, traits: DeviceTraits) -> int:
-    """Into how many runs decoding cuts a row's keys at most: enough programs for the device, none too short."""
-    tile, dot = decode_tile(shape, dtype, traits)
-    heads = shape.kv_heads * triton.cdiv(shape.group, tile.m) if dot else shape.q_heads
-    keys = max_kv if shape.window is None else min(max_kv, shape.window + tile.n)
-    width = max(padded(shape.dim), padded(shape.v_dim))
-    programs = max(2, 256 // width) * traits.multiprocessors  # narrower heads need more of them to fill the memory bus
-    wanted = triton.cdiv(programs, max(1, rows * heads))
-    return max(1, min(wanted, keys // MIN_SPLIT_KEYS))
-
-
-def decode_scratch(shape: AttentionShape, rows: int, splits: int, device: torch.device) -> Tensor:
-    """Room for the partial results of `decode_attention`; layers of one shape may share it."""
-    return torch.empty(rows * shape.q_heads * splits * (shape.v_dim + 1), dtype=torch.float32, device=device)
-
-
-def decode_attention(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    table: Tensor,
-    q_pos: Tensor,
-    kv_len: Tensor,
-    out: Tensor,
-    lse: Tensor | None,
-    shape: AttentionShape,
-    *,
-    rows: int,
-    splits: int,
-    scratch: Tensor | None = None,
-) -> None:
-    """Fills out[:rows] (and the natural-log lse[:rows]) for rows 0 .. rows - 1, whose tokens are q[:rows].
-
-    `splits` from `split_count`; above 1, `scratch` from `decode_scratch` or allocated here. out and lse are dense.
-    """
-    if rows == 0:
-        return
-    traits = device_traits(q.device)
-    tile, _ = decode_tile(shape, q.dtype, traits)
-    head_programs = shape.kv_heads * triton.cdiv(shape.group, tile.m)
-    tile, dot = decode_tile(shape, q.dtype, traits, programs=splits * head_programs * rows)
-    min_tiles = max(1, MIN_SPLIT_KEYS // tile.n)
-    if splits > 1:
-        if scratch is None:
-            scratch = decode_scratch(shape, rows, splits, q.device)
-        count = rows * shape.q_heads * splits
-        target, target_lse = scratch[: count * shape.v_dim], scratch[count * shape.v_dim :]
-    else:
-        target, target_lse = out, out if lse is None else lse
-    window = 0 if shape.window is None else shape.window
-    decode_kernel[(splits, head_programs, rows)](
-        q,
-        k_pages,
-        v_pages,
-        target,
-        target_lse,
-        table,
-        kv_len,
-        q_pos,
-        splits,
-        table.stride(0),
-        q.stride(0),
-        q.stride(1),
-        *k_pages.stride()[:3],
-        *v_pages.stride()[:3],
-        shape.scale,
-        shape.softcap or 0.0,
-        window,
-        Q_HEADS=shape.q_heads,
-        GROUP=shape.group,
-        DIM=shape.dim,
-        V_DIM=shape.v_dim,
-        BLOCK_D=padded(shape.dim),
-        BLOCK_V=padded(shape.v_dim),
-        BLOCK_M=tile.m,
-        BLOCK_N=tile.n,
-        MIN_TILES=min_tiles,
-        PAGE_SIZE=k_pages.shape[2],
-        WINDOW=shape.window is not None,
-        SOFTCAP=shape.softcap is not None,
-        CAUSAL=shape.causal,
-        SPLIT=splits > 1,
-        LSE=lse is not None,
-        DOT=dot,
-        PRECISION="ieee",
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-        enable_fp_fusion=True,
-    )
-    if splits > 1:
-        merge_kernel[(rows, shape.q_heads)](
-            target,
-            target_lse,
-            out,
-            out if lse is None else lse,
-            kv_len,
-            q_pos,
-            splits,
-            window,
-            Q_HEADS=shape.q_heads,
-            V_DIM=shape.v_dim,
-            BLOCK_V=padded(shape.v_dim),
-            BLOCK_N=tile.n,
-            BLOCK_S=MERGE_RUNS,
-            MIN_TILES=min_tiles,
-            WINDOW=shape.window is not None,
-            CAUSAL=shape.causal,
-            LSE=lse is not None,
-            num_warps=4,
-            enable_fp_fusion=True,
-        )
 
 
 def prefill_attention(

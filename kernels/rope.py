@@ -74,17 +74,21 @@ def rope_write(
     q_weight: Tensor | None = None,
     k_weight: Tensor | None = None,
     eps: float = 0.0,
+    *,
+    out: Tensor | None = None,
+    keep_k: bool = False,
 ) -> Tensor:
-    """As `rope_write_reference`, in one launch; returns a dense [T, Hq, D].
+    """As `rope_write_reference`, in one launch; returns `out`, a dense [T, Hq, D].
 
     q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, Dv] may be views with a dense last axis; cos_sin is float32
-    [positions, rot_dim]; the norm weights [D] come together or not at all.
+    [positions, rot_dim]; the norm weights [D] come together or not at all. `keep_k` leaves the rotated keys in k too.
     """
     if (q_weight is None) != (k_weight is None):
         raise ValueError("the norms of q and k come together")
     tokens, q_heads, dim = q.shape
     kv_heads, v_dim, half = k.shape[1], v.shape[2], cos_sin.shape[1] // 2
-    out = torch.empty((tokens, q_heads, dim), dtype=q.dtype, device=q.device)
+    if out is None:
+        out = torch.empty((tokens, q_heads, dim), dtype=q.dtype, device=q.device)
     if tokens == 0:
         return out
     rest = dim - 2 * half
@@ -124,6 +128,7 @@ def rope_write(
         BLOCK_V=triton.next_power_of_2(v_dim),
         NORM=q_weight is not None,
         ROUND_FIRST=q_weight is not None and q_weight.dtype == q.dtype,
+        KEEP_K=keep_k,
         num_warps=4,
         enable_fp_fusion=False,
     )
@@ -200,6 +205,7 @@ def _rope_write_kernel(
     BLOCK_V: tl.constexpr,
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
+    KEEP_K: tl.constexpr,
 ):
     Q_BLOCKS: tl.constexpr = (Q_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     KV_BLOCKS: tl.constexpr = (KV_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
@@ -211,8 +217,8 @@ def _rope_write_kernel(
         source = q_ptr + token * q_token_stride + head * q_head_stride
         target = out_ptr + (token * Q_HEADS + head) * DIM
         _rotate_heads(
-            source, target, head < Q_HEADS, cos_sin_ptr, positions_ptr, token, q_weight_ptr, eps,
-            DIM, HALF, REST, BLOCK_HALF, BLOCK_REST, NORM, ROUND_FIRST,
+            source, target, source, head < Q_HEADS, cos_sin_ptr, positions_ptr, token, q_weight_ptr, eps,
+            DIM, HALF, REST, BLOCK_HALF, BLOCK_REST, NORM, ROUND_FIRST, False,
         )  # fmt: skip
     else:
         slot = tl.load(slots_ptr + token)
@@ -223,8 +229,8 @@ def _rope_write_kernel(
             source = k_ptr + token * k_token_stride + head * k_head_stride
             target = k_pages_ptr + page * k_page_stride + head * k_page_head_stride + offset * k_slot_stride
             _rotate_heads(
-                source, target, head < KV_HEADS, cos_sin_ptr, positions_ptr, token, k_weight_ptr, eps,
-                DIM, HALF, REST, BLOCK_HALF, BLOCK_REST, NORM, ROUND_FIRST,
+                source, target, source, head < KV_HEADS, cos_sin_ptr, positions_ptr, token, k_weight_ptr, eps,
+                DIM, HALF, REST, BLOCK_HALF, BLOCK_REST, NORM, ROUND_FIRST, KEEP_K,
             )  # fmt: skip
         else:
             head = (block - Q_BLOCKS - KV_BLOCKS) * BLOCK_HEADS + heads
@@ -280,6 +286,7 @@ def _write_kv_kernel(
 def _rotate_heads(
     source,
     target,
+    copy,
     valid,
     cos_sin_ptr,
     positions_ptr,
@@ -293,8 +300,10 @@ def _rotate_heads(
     BLOCK_REST: tl.constexpr,
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
+    COPY: tl.constexpr,
 ):
-    """Heads at `source` [BLOCK_HEADS] pointers, normed if NORM, rotated by the token's angles, to `target`."""
+    """Heads at `source` [BLOCK_HEADS] pointers, normed if NORM, rotated by the token's angles, to `target`; if COPY,
+    also to `copy`, which may be the source."""
     col = tl.arange(0, BLOCK_HALF)
     mask = valid[:, None] & (col < HALF)[None, :]
     a = tl.load(source[:, None] + col[None, :], mask=mask, other=0.0)
@@ -314,19 +323,25 @@ def _rotate_heads(
         if REST > 0:
             squares += tl.sum(rest * rest, axis=1)
         factor = tl.rsqrt(squares / DIM + eps)[:, None]
-        a = _weighted(a * factor, weight_ptr + col, col < HALF, dtype, ROUND_FIRST)
-        b = _weighted(b * factor, weight_ptr + HALF + col, col < HALF, dtype, ROUND_FIRST)
+        a = weighted(a * factor, weight_ptr + col, col < HALF, dtype, ROUND_FIRST)
+        b = weighted(b * factor, weight_ptr + HALF + col, col < HALF, dtype, ROUND_FIRST)
         if REST > 0:
-            rest = _weighted(rest * factor, weight_ptr + 2 * HALF + rest_col, rest_col < REST, dtype, ROUND_FIRST)
+            rest = weighted(rest * factor, weight_ptr + 2 * HALF + rest_col, rest_col < REST, dtype, ROUND_FIRST)
+    a, b = (a * cos - b * sin).to(dtype), (b * cos + a * sin).to(dtype)
     element = target.dtype.element_ty
-    tl.store(target[:, None] + col[None, :], (a * cos - b * sin).to(dtype).to(element), mask=mask)
-    tl.store(target[:, None] + HALF + col[None, :], (b * cos + a * sin).to(dtype).to(element), mask=mask)
+    tl.store(target[:, None] + col[None, :], a.to(element), mask=mask)
+    tl.store(target[:, None] + HALF + col[None, :], b.to(element), mask=mask)
+    if COPY:
+        tl.store(copy[:, None] + col[None, :], a, mask=mask)
+        tl.store(copy[:, None] + HALF + col[None, :], b, mask=mask)
     if REST > 0:
         tl.store(target[:, None] + 2 * HALF + rest_col[None, :], rest.to(dtype).to(element), mask=rest_mask)
+        if COPY:
+            tl.store(copy[:, None] + 2 * HALF + rest_col[None, :], rest.to(dtype), mask=rest_mask)
 
 
 @triton.jit
-def _weighted(normed, weight_ptrs, mask, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
+def weighted(normed, weight_ptrs, mask, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
     """The norm's weight applied, rounded to the activation's type as a norm of its own would."""
     weight = tl.load(weight_ptrs, mask=mask, other=0.0).to(tl.float32)[None, :]
     if ROUND_FIRST:

@@ -67,6 +67,20 @@ class LayerKV:
 
 
 @dataclass(frozen=True, slots=True)
+class Cascade:
+    """Which decode rows begin with the same physical pages of a group, so that a backend may read them once.
+
+    int32 on the device, so that a captured graph follows what changes: span s is the rows order[starts[s]] ..
+    order[starts[s + 1] - 1], which share their first shared[row] tokens; 0 in rows of no span. Shared tokens are whole
+    pages, all cached before this step and attended to by every row of the span. Spans may be empty.
+    """
+
+    order: Tensor  # [num_decode_rows], rows of a span next to one another
+    starts: Tensor  # [spans + 1]
+    shared: Tensor  # [num_decode_rows]
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Where a step's tokens stand. Tokens of a row are adjacent; rows with exactly one query token come first.
 
@@ -87,6 +101,7 @@ class Layout:
     max_kv: int  # at least every kv_len
     q_lens: tuple[int, ...] = ()  # host copy, one a row; empty in captured graphs, where only bounds are known
     kv_lens: tuple[int, ...] = ()
+    cascades: tuple[Cascade | None, ...] = ()  # one a group, or none at all: reading shared pages once is optional
 
 
 class Plan(ABC):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from octavo.engine.attention.base import AttentionStep
-from octavo.engine.attention.triton_backend import TritonBackend
+from octavo.engine.attention.base import AttentionStep, AttnSpec
+from octavo.engine.attention.triton_backend import Rope, TritonBackend
 from octavo.engine.model.ops import Ops
 from octavo.engine.quant.base import WeightRef
 from octavo.engine.quant.plain import PlainFormat
@@ -57,6 +57,24 @@ class TritonOps(Ops):
         out = rope.rope_write(q, k, v, cos_sin, positions, rotated, copied, slots, q_weight, k_weight, eps)
         step.write(layer, rotated.squeeze(2), copied.squeeze(2))
         return out
+
+    def rope_attend(
+        self,
+        qkv: Tensor,
+        q_weight: Tensor | None,
+        k_weight: Tensor | None,
+        eps: float,
+        cos_sin: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        layer: int,
+        spec: AttnSpec,
+    ) -> Tensor:
+        backend = step.backend
+        # the backend's kernels rotate by the layout's positions
+        if not isinstance(backend, TritonBackend) or positions.data_ptr() != step.layout.q_pos.data_ptr():
+            return super().rope_attend(qkv, q_weight, k_weight, eps, cos_sin, positions, step, layer, spec)
+        return backend.rope_attend(step.plan, spec, step.layers[layer], qkv, Rope(cos_sin, q_weight, k_weight, eps))
 
     def gated(self, gate_up: Tensor, act: str) -> Tensor:
         return activation.gated(gate_up, act)

@@ -5,13 +5,13 @@ With pytest-xdist, `-n 8` compiles the variants in parallel.
 
 import pytest
 import torch
+from decode_cases import attend_decode
 from kernel_cases import PagedBatch, assert_as_good_as_torch, paged_batch
 
 from octavo.engine.sample import noise
 from octavo.kernels import activation, paged_attention, rms_norm, rope, sampling
-from octavo.kernels.attention_decode import decode_kernel, merge_kernel
+from octavo.kernels.attention_decode import decode_kernel, schedule_kernel
 from octavo.kernels.attention_prefill import prefill_kernel
-from octavo.kernels.device import device_traits
 from octavo.kernels.paged_attention import AttentionShape
 
 NAN = float("nan")
@@ -23,16 +23,9 @@ def gpu(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
 
 
-def attend(batch: PagedBatch, shape: AttentionShape, splits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """One mixed step into poisoned outputs, decode rows in as many splits as the backend would take."""
-    out, lse = batch.poisoned_output(shape)
-    if splits is None:
-        traits = device_traits(batch.q.device)
-        splits = paged_attention.split_count(shape, batch.decode_rows, max(batch.kv_lens), batch.q.dtype, traits)
-    paged_attention.decode_attention(
-        batch.q, batch.k_pages, batch.v_pages, batch.table, batch.q_pos, batch.kv_len, out, lse, shape,
-        rows=batch.decode_rows, splits=splits,
-    )  # fmt: skip
+def attend(batch: PagedBatch, shape: AttentionShape, programs: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """One mixed step into poisoned outputs, decode rows cut for so many programs or as the backend would."""
+    out, lse = attend_decode(batch, shape, programs)
     paged_attention.prefill_attention(
         batch.q, batch.k_pages, batch.v_pages, batch.table, batch.q_start, batch.q_pos, batch.kv_len, out, lse, shape,
         first_row=batch.decode_rows, num_rows=len(batch.q_lens), num_tokens=batch.q.shape[0] - batch.decode_rows,
@@ -41,10 +34,10 @@ def attend(batch: PagedBatch, shape: AttentionShape, splits: int | None = None) 
     return out, lse
 
 
-def check_attention(batch: PagedBatch, shape: AttentionShape, splits: int | None = None) -> None:
+def check_attention(batch: PagedBatch, shape: AttentionShape, programs: int | None = None) -> None:
     exact, exact_lse = batch.reference(shape)
     torchs, _ = batch.reference(shape, batch.q.dtype)
-    out, lse = attend(batch, shape, splits)
+    out, lse = attend(batch, shape, programs)
     assert_as_good_as_torch(out, torchs, exact)
     assert torch.equal(lse.isneginf(), exact_lse.isneginf())
     tolerance = 1e-4 if batch.q.dtype == torch.float32 else 2e-2
@@ -80,8 +73,8 @@ def test_long_rows_and_many_rows_of_real_models(shape):
 def test_any_number_of_splits_is_as_good(dtype):
     shape = AttentionShape(8, 2, 128, 128, 0.088)
     batch = paged_batch([(0, 1), (5, 1), (3000, 1), (2049, 1), (9, 9)], shape, 16, dtype, "cuda")
-    for splits in range(1, 17):
-        check_attention(batch, shape, splits)
+    for programs in (1, *range(5, 200, 14)):
+        check_attention(batch, shape, programs)
 
 
 def test_pages_beyond_two_to_the_31_elements():
@@ -103,13 +96,13 @@ def test_new_lengths_compile_nothing_new():
 
     def variants() -> list[int]:
         device = torch.cuda.current_device()
-        return [len(kernel.device_caches[device][0]) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
+        return [len(kernel.device_caches[device][0]) for kernel in (schedule_kernel, decode_kernel, prefill_kernel)]
 
-    attend(paged_batch([(500, 1), (90, 90), (77, 20)], shape, 16, torch.bfloat16, "cuda"), shape, splits=3)
+    attend(paged_batch([(500, 1), (90, 90), (77, 20)], shape, 16, torch.bfloat16, "cuda"), shape, 30)
     before = variants()
     for rows in ([(16, 1), (1, 1), (80, 80)], [(4097, 1), (100, 100)], [(33, 1)] * 16 + [(128, 128), (17, 16)]):
-        for splits in (2, 16):
-            attend(paged_batch(rows, shape, 16, torch.bfloat16, "cuda"), shape, splits)
+        for programs in (20, 600):
+            attend(paged_batch(rows, shape, 16, torch.bfloat16, "cuda"), shape, programs)
     assert variants() == before
 
 

@@ -1,10 +1,10 @@
 """The Triton backend as the engine uses it: against plain torch, and inside a captured CUDA graph."""
 
 import torch
-from kernel_cases import PagedBatch, assert_as_good_as_torch, paged_batch
+from kernel_cases import PagedBatch, assert_as_good_as_torch, layout_of, paged_batch
 
 from octavo.engine.attention import choose_backend
-from octavo.engine.attention.base import AttentionStep, AttnSpec, CacheGroup, LayerKV, Layout, Plane
+from octavo.engine.attention.base import AttentionStep, AttnSpec, CacheGroup, LayerKV, Plane
 from octavo.engine.attention.torch_backend import TorchBackend
 from octavo.engine.attention.triton_backend import TritonBackend
 from octavo.kernels.paged_attention import AttentionShape
@@ -13,27 +13,6 @@ PAGE = 16
 SPEC = AttnSpec(q_heads=8, kv_heads=2, qk_dim=128, v_dim=128, scale=128**-0.5)
 SHAPE = AttentionShape(8, 2, 128, 128, 128**-0.5)
 GROUPS = [CacheGroup("all", (0,), (Plane("k", 2, 128), Plane("v", 2, 128)))]
-
-
-def layout_of(batch: PagedBatch, *, max_q: int | None = None, max_kv: int | None = None) -> Layout:
-    device = batch.q.device
-    rows = torch.repeat_interleave(torch.arange(len(batch.q_lens)), torch.tensor(batch.q_lens)).to(device)
-    slots = batch.table[rows, batch.q_pos // PAGE].long() * PAGE + batch.q_pos % PAGE
-    return Layout(
-        q_start=batch.q_start,
-        q_pos=batch.q_pos,
-        kv_len=batch.kv_len,
-        tables=(batch.table,),
-        write_slots=(slots,),
-        page_size=PAGE,
-        num_rows=len(batch.q_lens),
-        num_tokens=batch.q.shape[0],
-        num_decode_rows=batch.decode_rows,
-        max_q=max_q or max(batch.q_lens),
-        max_kv=max_kv or max(batch.kv_lens),
-        q_lens=tuple(batch.q_lens),
-        kv_lens=tuple(batch.kv_lens),
-    )
 
 
 def test_cuda_gets_the_triton_backend_and_fusion_off_gets_torch():
@@ -48,7 +27,7 @@ def test_backends_are_equally_good_on_a_written_mixed_step():
     results = []
     for backend in (TritonBackend(), TorchBackend()):
         kv = LayerKV(batch.k_pages.clone(), batch.v_pages.clone(), 0)
-        step = AttentionStep(backend, backend.plan(layout_of(batch), GROUPS), [kv])
+        step = AttentionStep(backend, backend.plan(layout_of(batch, PAGE), GROUPS), [kv])
         step.write(0, k, v)
         results.append(step.attend(0, SPEC, batch.q))
         batch_after = kv
@@ -77,7 +56,7 @@ def test_a_captured_step_follows_lengths_and_tables_that_change_between_replays(
         kv_lens=[bound] * 4,
     )
     backend = TritonBackend()
-    layout = layout_of(static, max_q=90, max_kv=bound)
+    layout = layout_of(static, PAGE, max_q=90, max_kv=bound)
     kv = LayerKV(k_pages, v_pages, 0)
     out, lse = static.poisoned_output(SHAPE)
     backend.attend(backend.plan(layout, GROUPS), SPEC, kv, static.q, out, lse)  # compile before capture

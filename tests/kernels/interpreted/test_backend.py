@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from kernel_cases import PagedBatch, paged_batch
+from kernel_cases import PagedBatch, layout_of, paged_batch
 
-from octavo.engine.attention.base import AttentionStep, AttnSpec, CacheGroup, LayerKV, Layout, Plane
+from octavo.engine.attention.base import AttentionStep, AttnSpec, CacheGroup, LayerKV, Plane
 from octavo.engine.attention.torch_backend import TorchBackend
 from octavo.engine.attention.triton_backend import TritonBackend
 from octavo.engine.model.ops import TextbookOps
 from octavo.engine.model.ops_triton import TritonOps
+from octavo.kernels import dense_attention
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.paged_attention import AttentionShape
 
@@ -16,26 +17,6 @@ SPEC = AttnSpec(q_heads=4, kv_heads=2, qk_dim=32, v_dim=32, scale=0.2)
 SHAPE = AttentionShape(4, 2, 32, 32, 0.2)
 TURING = DeviceTraits(capability=75, multiprocessors=4, shared_bytes=65536)
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
-
-
-def layout_of(batch: PagedBatch, page_size: int) -> Layout:
-    rows = torch.repeat_interleave(torch.arange(len(batch.q_lens)), torch.tensor(batch.q_lens))
-    slots = batch.table[rows, batch.q_pos // page_size].long() * page_size + batch.q_pos % page_size
-    return Layout(
-        q_start=batch.q_start,
-        q_pos=batch.q_pos,
-        kv_len=batch.kv_len,
-        tables=(batch.table,),
-        write_slots=(slots,),
-        page_size=page_size,
-        num_rows=len(batch.q_lens),
-        num_tokens=batch.q.shape[0],
-        num_decode_rows=batch.decode_rows,
-        max_q=max(batch.q_lens),
-        max_kv=max(batch.kv_lens),
-        q_lens=tuple(batch.q_lens),
-        kv_lens=tuple(batch.kv_lens),
-    )
 
 
 def step_with(backend, batch: PagedBatch, page_size: int) -> AttentionStep:
@@ -99,3 +80,45 @@ def test_norms_and_gates_equal_the_textbook():
     for ours, theirs in zip(ops.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6), expected):
         torch.testing.assert_close(ours, theirs, **TOLERANCE)
     torch.testing.assert_close(ops.gated(x, "gelu"), textbook.gated(x, "gelu"), **TOLERANCE)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("rows", [[(40, 1), (1, 1)], [(30, 30), (9, 9)], [(40, 1), (70, 30), (300, 1), (5, 5)]])
+def test_a_projection_is_rotated_written_and_attended_as_by_the_textbook(rows, norm):
+    batch = paged_batch(rows, SHAPE, 16, torch.float32)
+    qkv = torch.randn(batch.q.shape[0], 8, 32)
+    angles = torch.rand(512, 16)
+    table = torch.cat((angles.cos(), angles.sin()), 1)
+    weights = torch.rand(2, 32).unbind() if norm else (None, None)
+    results = []
+    for ops, backend in ((TextbookOps(), TorchBackend()), (TritonOps(), TritonBackend())):
+        step = step_with(backend, batch, 16)
+        out = ops.rope_attend(qkv.clone(), *weights, 1e-6, table, step.layout.q_pos, step, 0, SPEC)
+        results.append((out, step.layers[0].k, step.layers[0].v))
+    for theirs, ours in zip(*results):
+        torch.testing.assert_close(ours, theirs, equal_nan=True, **TOLERANCE)
+
+
+@pytest.mark.parametrize("cached", [0, 100])
+def test_long_pieces_are_attended_over_dense_keys_with_the_same_result(cached, monkeypatch):
+    """Fresh pieces out of the projection, others out of a copy of their pages; decode rows beside them."""
+    spec, shape = AttnSpec(4, 2, 64, 64, 0.125), AttentionShape(4, 2, 64, 64, 0.125)
+    groups = [CacheGroup("all", (0,), (Plane("k", 2, 64), Plane("v", 2, 64)))]
+    batch = paged_batch([(40, 1), (300 + cached, 300), (70, 70)], shape, 16, torch.float16)
+    qkv = torch.randn(batch.q.shape[0], 8, 64).half()
+    angles = torch.rand(512, 32)
+    table = torch.cat((angles.cos(), angles.sin()), 1)
+    launched = []
+    original = dense_attention.dense_attention
+    monkeypatch.setattr(
+        dense_attention, "dense_attention", lambda *args, **more: (launched.append(args[1]), original(*args, **more))
+    )
+    results = []
+    for ops, backend in ((TextbookOps(), TorchBackend()), (TritonOps(), TritonBackend())):
+        layer = LayerKV(batch.k_pages.clone(), batch.v_pages.clone(), 0)
+        step = AttentionStep(backend, backend.plan(layout_of(batch, 16), groups), [layer])
+        out = ops.rope_attend(qkv.clone(), None, None, 0.0, table, step.layout.q_pos, step, 0, spec)
+        results.append((out, layer.k, layer.v))
+    assert [kv.k_column for kv in launched] == [0 if cached else 4 * 64]
+    for theirs, ours in zip(*results):
+        torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=5e-3, atol=2e-3)

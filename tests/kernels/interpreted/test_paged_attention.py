@@ -2,8 +2,9 @@ import pytest
 import torch
 from kernel_cases import PagedBatch, assert_as_good_as_torch, paged_batch
 
+from octavo.kernels.decode_attention import decode_attention, decode_work
 from octavo.kernels.device import DeviceTraits, as_device
-from octavo.kernels.paged_attention import AttentionShape, decode_attention, prefill_attention
+from octavo.kernels.paged_attention import AttentionShape, prefill_attention
 
 TURING = DeviceTraits(capability=75, multiprocessors=4, shared_bytes=65536)
 
@@ -12,11 +13,14 @@ def shape_of(heads: tuple[int, int], dim: int, v_dim: int | None = None, **more:
     return AttentionShape(*heads, dim, v_dim or dim, dim**-0.5, **more)
 
 
-def decode(batch: PagedBatch, shape: AttentionShape, out: torch.Tensor, lse: torch.Tensor | None, splits: int) -> None:
+def decode(
+    batch: PagedBatch, shape: AttentionShape, out: torch.Tensor, lse: torch.Tensor | None, programs: int | None = None
+) -> None:
+    work = decode_work(shape, batch.q.dtype, batch.q_pos, batch.kv_len, rows=batch.decode_rows, programs=programs)
     decode_attention(
-        batch.q, batch.k_pages, batch.v_pages, batch.table, batch.q_pos, batch.kv_len, out, lse, shape,
-        rows=batch.decode_rows, splits=splits,
+        batch.q, batch.k_pages, batch.v_pages, batch.table, out, lse, shape, work, batch.q_pos
     )  # fmt: skip
+    assert not work.counters.any()
 
 
 def prefill(batch: PagedBatch, shape: AttentionShape, out: torch.Tensor, lse: torch.Tensor | None) -> None:
@@ -54,7 +58,7 @@ def test_a_mixed_step_is_as_good_as_torch_and_reads_only_what_it_may(shape, page
     exact, exact_lse = batch.reference(shape)
     torchs, _ = batch.reference(shape, dtype)
     out, lse = batch.poisoned_output(shape)
-    decode(batch, shape, out, lse, splits=1)
+    decode(batch, shape, out, lse)
     prefill(batch, shape, out, lse)
     assert_as_good_as_torch(out, torchs, exact)
     assert_lse_equal(lse, exact_lse, 1e-4 if dtype == torch.float32 else 5e-3)
@@ -69,9 +73,9 @@ def test_any_number_of_splits_gives_the_same(window, dtype):
     batch = paged_batch([(0, 1), (5, 1), (500, 1), (700, 1)], shape, 16, dtype)
     exact, exact_lse = batch.reference(shape)
     torchs, _ = batch.reference(shape, dtype)
-    for splits in (1, 3, 16):
+    for programs in (1, 12, 64):
         out, lse = batch.poisoned_output(shape)
-        decode(batch, shape, out, lse, splits)
+        decode(batch, shape, out, lse, programs)
         assert_as_good_as_torch(out, torchs, exact)
         assert_lse_equal(lse, exact_lse, 1e-4 if dtype == torch.float32 else 5e-3)
 
@@ -81,10 +85,10 @@ def test_devices_without_tensor_cores_decode_on_vectors_with_the_same_result():
     batch = paged_batch([(0, 1), (33, 1), (200, 1)], shape, 16, torch.float16)
     exact, _ = batch.reference(shape)
     torchs, _ = batch.reference(shape, torch.float16)
-    for splits in (1, 2):
+    for programs in (1, 20):
         out, lse = batch.poisoned_output(shape)
         with as_device(TURING):
-            decode(batch, shape, out, lse, splits)
+            decode(batch, shape, out, lse, programs)
         assert_as_good_as_torch(out, torchs, exact)
 
 
@@ -94,7 +98,7 @@ def test_a_group_wider_than_a_tile_is_cut_into_head_tiles():
     exact, _ = batch.reference(shape)
     torchs, _ = batch.reference(shape, torch.float16)
     out, _ = batch.poisoned_output(shape)
-    decode(batch, shape, out, None, splits=1)
+    decode(batch, shape, out, None)
     prefill(batch, shape, out, None)
     assert_as_good_as_torch(out, torchs, exact)
 
@@ -116,7 +120,7 @@ def test_a_cache_of_another_type_is_read():
     batch.q = batch.q.float()
     exact, _ = batch.reference(shape)
     out, _ = batch.poisoned_output(shape)
-    decode(batch, shape, out, None, splits=1)
+    decode(batch, shape, out, None)
     prefill(batch, shape, out, None)
     torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=1e-5)
 
@@ -130,6 +134,6 @@ def test_queries_may_be_views_of_a_merged_projection():
     wide[:, 100 : 100 + 256] = batch.q.flatten(1)
     batch.q = wide[:, 100 : 100 + 256].unflatten(1, (4, 64))
     out, _ = batch.poisoned_output(shape)
-    decode(batch, shape, out, None, splits=1)
+    decode(batch, shape, out, None)
     prefill(batch, shape, out, None)
     assert_as_good_as_torch(out, torchs, exact)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.engine.attention.base import Layout
 from octavo.kernels.paged_attention import AttentionShape, attention_reference
 
 NAN = float("nan")
@@ -85,6 +86,27 @@ def paged_batch(
         decode_rows=sum(q == 1 for q in q_lens),
         q_lens=q_lens,
         kv_lens=kv_lens,
+    )
+
+
+def layout_of(batch: PagedBatch, page_size: int, *, max_q: int | None = None, max_kv: int | None = None) -> Layout:
+    """The batch as the engine would describe it; `max_q` and `max_kv` as bounds instead of the lengths themselves."""
+    rows = torch.repeat_interleave(torch.arange(len(batch.q_lens)), torch.tensor(batch.q_lens)).to(batch.q.device)
+    slots = batch.table[rows, batch.q_pos // page_size].long() * page_size + batch.q_pos % page_size
+    return Layout(
+        q_start=batch.q_start,
+        q_pos=batch.q_pos,
+        kv_len=batch.kv_len,
+        tables=(batch.table,),
+        write_slots=(slots,),
+        page_size=page_size,
+        num_rows=len(batch.q_lens),
+        num_tokens=batch.q.shape[0],
+        num_decode_rows=batch.decode_rows,
+        max_q=max_q or max(batch.q_lens),
+        max_kv=max_kv or max(batch.kv_lens),
+        q_lens=tuple(batch.q_lens),
+        kv_lens=tuple(batch.kv_lens),
     )
 
 
