@@ -1,6 +1,7 @@
 // Above the conversation: which model and device run, how full the context is, the colours.
 
 import { h, icon, iconButton } from "./dom.js";
+import { modelMenu } from "./model_menu.js";
 import { bytes, short, t } from "./words.js";
 
 const THEMES = ["system", "light", "dark"];
@@ -59,7 +60,17 @@ export class Header {
     this.pendingDo.onclick = run;
   }
 
+  /** News of all models, and what the chip's card can do with them. */
+  models(news, actions) {
+    const drawn = JSON.stringify([news.state, news.id, news.recent, news.progress === null]);
+    this.news = news;
+    this.modelActions = actions;
+    if (this.current && drawn !== this.drawn) this.model(this.current); // not at each step of a download
+    this.drawn = drawn;
+  }
+
   model(model) {
+    this.current = model;
     const { info, state } = model;
     this.chip.dataset.state = state;
     const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
@@ -77,6 +88,7 @@ export class Header {
       ...(rows ? [h("dl", {}, ...rows.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]))] : []),
       ...(model.error ? [h("p", { class: "error" }, model.error)] : []),
       ...model.notices.map((text) => h("p", { class: "notice" }, text)),
+      ...(this.modelActions ? [modelMenu(this.news, this.modelActions)] : []),
     );
     this.chip.disabled = this.card.childElementCount === 0;
   }

@@ -5,6 +5,7 @@ import { ChatList } from "./chats.js";
 import { Composer } from "./composer.js";
 import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
+import { fetchModel, loadModel, unloadModel } from "./models.js";
 import { Nav } from "./nav.js";
 import { tellOnce } from "./news.js";
 import { Panels } from "./panels.js";
@@ -56,6 +57,9 @@ class Page {
       put: (text) => this.composer.put(text),
       load: () => say({ k: "load" }),
       cancel: () => say({ k: "cancel" }),
+      get: (id, quantization) => fetchModel(id, { load: true, quantization }),
+      starter: () => loadModel("starter"),
+      models: () => this.panels.go("models", "get"),
     });
     this.nav = new Nav(nav, panelNames, {
       chats: () => this.showChats(),
@@ -71,6 +75,7 @@ class Page {
       openChat: (id) => this.open(id),
     });
     this.panels.on("settings", (value) => this.settingsChanged(value));
+    this.panels.on("models", (value) => this.modelsChanged(value));
     this.panels.on("news", (items) => items.forEach(tellOnce));
     this.shade = chats.parentElement;
     this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
@@ -173,6 +178,16 @@ class Page {
       reload: run("reloadModel"),
       restart: run("restartApp"),
       show: () => this.panels.go("settings"),
+    });
+  }
+
+  /** Downloads, recent models, what is loaded. */
+  modelsChanged(news) {
+    this.welcome.models(news);
+    this.header.models(news, {
+      load: ({ id, context_length, quantization }) => loadModel(id, { context_length, quantization }),
+      models: () => this.panels.go("models"),
+      unload: unloadModel,
     });
   }
 

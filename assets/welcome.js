@@ -6,13 +6,16 @@ import { bytes, duration, has, t } from "./words.js";
 const EXAMPLES = ["example.1", "example.2", "example.3"];
 
 export class Welcome {
-  /** `actions`: put(text) fills the composer, load(), cancel(). */
+  /** `actions`: put(text) fills the composer; load(), cancel(); get(id, quantization) fetches and loads a model;
+   * starter() loads the small one; models() opens their panel. */
   constructor(element, actions) {
     this.element = element;
     this.actions = actions;
     this.began = null; // {stage, done, at}: for the time still needed
     this.state = null;
-    this.about = h("dl", { class: "machine", hidden: true });
+    this.about = h("div", { class: "machine", hidden: true });
+    this.fetching = h("div", { class: "fetching", role: "status", hidden: true });
+    this.buttons = []; // of the models that are suggested
   }
 
   /** What the machine has, and which models would fit: shown as long as there is no model. */
@@ -21,13 +24,49 @@ export class Welcome {
     const lines = [t("machine.cpu", { processor, n: cores }), memory];
     for (const gpu of gpus) lines.push(t("machine.gpu", { name: gpu.name, free: bytes(gpu.free), total: bytes(gpu.total) }));
     if (gpus.length === 0) lines.push(t("machine.nogpu"));
-    const parts = [h("dt", {}, t("machine")), h("dd", {}, lines.join(" · "))];
-    if (models.length) {
-      const names = models.map((model) => h("span", { class: "model" }, h("code", {}, model.id), ` ${bytes(model.size)}`));
-      parts.push(h("dt", {}, t("machine.models")), h("dd", {}, ...names, h("span", { class: "how" }, t("machine.how"))));
-    }
-    this.about.replaceChildren(...parts);
+    this.buttons = models.map((model) => this.suggestion(model));
+    this.about.replaceChildren(
+      h("h2", {}, t("machine")),
+      h("p", { class: "hardware" }, lines.join(" · ")),
+      ...(models.length ? [h("h2", {}, t("machine.models")), h("ul", {}, ...this.buttons.map(({ element }) => element))] : []),
+      h("p", {}, h("button", { type: "button", class: "link", onclick: () => this.actions.models() }, t("load.choose"))),
+    );
     this.about.hidden = false;
+    if (this.news) this.models(this.news);
+  }
+
+  suggestion({ id, download, size, quantization }) {
+    const words = quantization === "none" ? t("machine.size", { size: bytes(download) }) : t("machine.int4", { size: bytes(download), memory: bytes(size) });
+    const get = h(
+      "button",
+      { type: "button", class: "plain", "aria-label": t("machine.get.label", { id }), onclick: () => this.actions.get(id, quantization === "none" ? null : quantization) },
+      t("machine.get"),
+    );
+    const [owner, name] = id.split("/");
+    const element = h(
+      "li",
+      {},
+      h("div", {}, h("p", { class: "model" }, name, h("span", { class: "owner" }, owner)), h("p", { class: "size tabular" }, words)),
+      get,
+    );
+    return { id, element, get };
+  }
+
+  /** News of downloads: what was asked for from here is shown here too. */
+  models(news) {
+    this.news = news;
+    const running = news.downloads.filter((job) => job.load_when_done && job.state !== "done");
+    const ids = new Set(running.map((job) => job.model_id));
+    for (const { id, get } of this.buttons) get.disabled = ids.has(id);
+    this.fetching.hidden = running.length === 0;
+    this.fetching.replaceChildren(
+      ...running.slice(0, 2).map((job) => {
+        const bar = h("span", { class: "done" });
+        bar.style.width = `${job.total ? (job.done / job.total) * 100 : 0}%`;
+        const words = job.error ?? [job.model_id, job.total ? `${bytes(job.done)} / ${bytes(job.total)}` : null, job.seconds_left ? t("load.left", { s: duration(Math.ceil(job.seconds_left)) }) : null].filter(Boolean).join(" · ");
+        return h("p", { class: job.state === "failed" ? "trouble" : "tabular" }, h("span", { class: "meter large", "aria-hidden": "true" }, bar), words);
+      }),
+    );
   }
 
   model(model) {
@@ -92,19 +131,21 @@ export class Welcome {
   }
 
   failed(model) {
-    this.trouble(t("load.failed"), model.error ?? "", t("load.retry"));
+    this.trouble(t("load.failed"), h("p", { class: "trouble" }, model.error ?? ""), [t("load.retry"), this.actions.load]);
   }
 
   empty(model) {
     const id = model.configured;
-    this.trouble(t("load.none"), id ? t("load.none.text", { id: nameOf(id) }) : t("load.none.bare"), id ? t("load.again") : null);
+    const text = h("p", {}, id ? t("load.none.text", { id: nameOf(id) }) : t("load.none.bare"));
+    this.trouble(t("load.none"), text, id ? [t("load.again"), this.actions.load] : [t("load.starter"), this.actions.starter]);
   }
 
-  trouble(title, text, action) {
+  trouble(title, text, [label, run]) {
     this.element.replaceChildren(
       h("h1", {}, title),
-      h("p", { class: "trouble" }, text),
-      ...(action ? [h("button", { type: "button", class: "plain", onclick: this.actions.load }, action)] : []),
+      text,
+      h("button", { type: "button", class: "primary", onclick: run }, label),
+      this.fetching,
       this.about,
     );
   }

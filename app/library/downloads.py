@@ -49,6 +49,7 @@ class Job:
     commit: str | None = None  # what the revision was when the job began
     files: tuple[RemoteFile, ...] = ()  # what it consists of, as the hub said then
     load_when_done: bool = False
+    quantization: str | None = None  # with which it is loaded then
 
     def plan(self, cache: Path | None) -> FetchPlan | None:
         """What is to be fetched, without asking the hub again; None for a job that never began."""
@@ -118,15 +119,25 @@ class Downloads:
                 raise LibraryError("This download is not in the list any more.")
             return self._jobs[job_id]
 
-    def add(self, model_id: str, revision: str = "main", *, load_when_done: bool = False) -> Job:
+    def add(
+        self, model_id: str, revision: str = "main", *, load_when_done: bool = False, quantization: str | None = None
+    ) -> Job:
         """Queue a model's download; one that is in the list already is taken up again instead."""
         with self._condition:
             for job in self._jobs.values():
                 if (job.model_id, job.revision) == (model_id, revision) and job.state != "done":
-                    self._change(job.id, load_when_done=load_when_done or job.load_when_done)
+                    if load_when_done:
+                        self._change(job.id, load_when_done=True, quantization=quantization)
                     return self.resume(job.id)
             self._forget_old()
-            job = Job(uuid.uuid4().hex[:12], model_id, revision, "waiting", load_when_done=load_when_done)
+            job = Job(
+                uuid.uuid4().hex[:12],
+                model_id,
+                revision,
+                "waiting",
+                load_when_done=load_when_done,
+                quantization=quantization,
+            )
             self._jobs[job.id] = job
             self._changed()
             self._work()

@@ -37,14 +37,14 @@ class FactsBook:
         """What was read before, if the files are still those."""
         with self._lock:
             found = self._known.get(path)
-        return found[1] if found is not None and found[0] == _mark(path) else None
+        return found[1] if found is not None and found[0] == file_mark(path) else None
 
     def read(self, path: Path) -> Facts:
         """Reads the headers if that was not done yet. Never raises for what is wrong with a model."""
         found = self.known(path)
         if found is not None:
             return found
-        mark, facts = _mark(path), read_facts(path)
+        mark, facts = file_mark(path), read_facts(path)
         with self._lock:
             self._known[path] = (mark, facts)
             while len(self._known) > KEPT:
@@ -70,7 +70,7 @@ def read_facts(path: Path) -> Facts:
         return replace(facts, problem=facts.problem or error.message)
 
 
-def _mark(path: Path) -> tuple[int, int]:
+def file_mark(path: Path) -> tuple[int, int]:
     """Changes with any of a model's files: their bytes and the newest time."""
     try:
         files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]

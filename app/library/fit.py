@@ -14,12 +14,13 @@ from octavo.app.library import hub
 from octavo.app.library.errors import LibraryError
 from octavo.app.library.repository import needed_files
 from octavo.app.library.shape import Shape, read_shape
-from octavo.app.library.weights import count_parameters, quantizations, weight_bytes
+from octavo.app.library.weights import PACKED, Holding, count_parameters, quantizations, weight_bytes
 
 if TYPE_CHECKING:
     import torch
 
     from octavo.engine.attention.base import CacheGroup
+    from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
 
 SHORTEST_USEFUL = 64  # tokens; the engine refuses to begin with less
 
@@ -89,6 +90,7 @@ class Wish:
     dtype: str = "auto"
     fusion: bool = True
     quantization: str = "none"
+    quantize_head: bool = False
     kv_memory_bytes: int | None = None
     kv_memory_share: float | None = None
     paged_attention: bool = True
@@ -97,11 +99,12 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What an estimate needs to know of a model: its name, configuration and number of parameters."""
+    """What an estimate needs to know of a model. `tensors` is None for one whose headers were not read."""
 
     name: str
     config: Mapping[str, Any]
     parameters: int
+    tensors: Mapping[str, TensorInfo] | None = None
 
 
 def sketch_path(path: Path) -> Sketch:
@@ -109,7 +112,7 @@ def sketch_path(path: Path) -> Sketch:
     from octavo.engine.load.checkpoint import open_checkpoint
 
     with open_checkpoint(path) as checkpoint:
-        return Sketch(path.name, checkpoint.config, sum(prod(tensor.shape) for tensor in checkpoint.tensors.values()))
+        return _sketch(path.name, checkpoint)
 
 
 def sketch_repository(repo_id: str, variant: str | None = None, revision: str = "main") -> Sketch:
@@ -121,10 +124,10 @@ def sketch_repository(repo_id: str, variant: str | None = None, revision: str = 
     files = needed_files(repo_id, found.files, variant)
     weights = [file for file in files if file.name.endswith(".safetensors")]
     if not weights:
-        from octavo.app.library.remote_header import read_remote_config
+        from octavo.app.library.remote_header import read_remote_checkpoint
 
-        config, parameters = read_remote_config(repo_id, found.commit, files)
-        return Sketch(f"{repo_id}:{variant}" if variant else repo_id, config, parameters)
+        with read_remote_checkpoint(repo_id, found.commit, files) as checkpoint:
+            return _sketch(f"{repo_id}:{variant}" if variant else repo_id, checkpoint)
     try:
         config = json.loads(hub.fetch_file(repo_id, "config.json", found.commit).read_text(encoding="utf-8"))
     except ValueError as error:
@@ -134,6 +137,11 @@ def sketch_repository(repo_id: str, variant: str | None = None, revision: str = 
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     by_size = sum(file.size for file in weights) // (4 if stored == "float32" else 2)
     return Sketch(repo_id, config, sum(found.parameters.values()) or count_parameters(config) or by_size)
+
+
+def _sketch(name: str, checkpoint: Checkpoint) -> Sketch:
+    parameters = sum(prod(tensor.shape) for tensor in checkpoint.tensors.values())
+    return Sketch(name, checkpoint.config, parameters, dict(checkpoint.tensors))
 
 
 def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
@@ -147,16 +155,10 @@ def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
     dtype = resolve_dtype(wish.dtype, device)
     shape = read_shape(sketch.config)
     kv_dtype = resolve_kv_dtype(wish.kv_cache_dtype, dtype)
-    weights = weight_bytes(
-        sketch.config,
-        sketch.parameters,
-        quantization=wish.quantization,
-        device=device,
-        dtype=dtype,
-        fusion=wish.fusion,
-    )
     workspace = workspace_bytes(shape, dtype.itemsize, device.type)
     free = free_memory(device)
+    holding = Holding(wish.quantization, wish.quantize_head, device, dtype, wish.fusion, free + held_bytes)
+    weights = weight_bytes(sketch.config, sketch.parameters, sketch.tensors, holding)
     context = min(wish.context_length or shape.max_positions, shape.max_positions)
     left = free + held_bytes - weights - (0 if device.type == "cuda" else workspace)
     return Fit(
@@ -183,6 +185,8 @@ def alternatives(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> list[Fit]:
             found.append(estimate(sketch, replace(wish, quantization=name), held_bytes))
         except OctavoError:  # not on this device, or not of this architecture
             continue
+    plain = next((fit.weight_bytes for fit in found if fit.quantization == "none"), None)
+    found = [fit for fit in found if fit.quantization != PACKED or fit.weight_bytes != plain]
     return sorted(found, key=lambda fit: -fit.weight_bytes)
 
 
@@ -259,6 +263,7 @@ def wish_of(values: Any) -> Wish:
         dtype=model.dtype,
         fusion=engine.fusion,
         quantization=model.quantization,
+        quantize_head=getattr(model, "quantize_head", False),
         kv_memory_bytes=engine.kv_memory.size_bytes,
         kv_memory_share=engine.kv_memory.share,
         paged_attention=engine.paged_attention,

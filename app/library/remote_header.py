@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo.app.library.errors import LibraryError
 from octavo.app.library.refusals import plain_errors
 from octavo.app.library.repository import RemoteFile
 
 if TYPE_CHECKING:
+    from octavo.engine.load.checkpoint import Checkpoint
     from octavo.engine.load.gguf_file import GGUFFile
 
 FIRST_BYTES = 1 << 20
@@ -19,16 +19,14 @@ MOST_BYTES = 96 << 20  # a vocabulary of 260,000 tokens with its merges takes ab
 ANSWER_S = 20.0
 
 
-def read_remote_config(repo_id: str, commit: str, files: Sequence[RemoteFile]) -> tuple[dict[str, Any], int]:
-    """(the configuration a model has, its number of parameters) from the headers of all parts of a GGUF file.
+def read_remote_checkpoint(repo_id: str, commit: str, files: Sequence[RemoteFile]) -> Checkpoint:
+    """A checkpoint of which there are only the headers: its configuration and what its tensors are.
 
     Raises LibraryError's kinds, CheckpointError and UnsupportedModelError.
     """
     from octavo.engine.load.gguf_checkpoint import GGUFCheckpoint
 
-    headers = [_read_header(repo_id, commit, file) for file in files]
-    with GGUFCheckpoint(Path(files[0].name), headers) as checkpoint:
-        return checkpoint.config, sum(prod(tensor.shape) for tensor in checkpoint.tensors.values())
+    return GGUFCheckpoint(Path(files[0].name), [_read_header(repo_id, commit, file) for file in files])
 
 
 def _read_header(repo_id: str, commit: str, file: RemoteFile) -> GGUFFile:

@@ -1,14 +1,29 @@
-"""What a model's weights would take in memory in each format, from its configuration alone: nothing is allocated."""
+"""What a model's weights would take in memory in each format: nothing is read and nothing allocated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
     import torch
 
-    from octavo.engine.model.spec import ModelSpec
+    from octavo.engine.load.checkpoint import TensorInfo
+
+PACKED = "packed"  # model.quantization's word for weights that stay as the checkpoint stores them
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """How weights are to be held: config.yaml's words for it, resolved. `free_bytes` is what they may take."""
+
+    quantization: str
+    quantize_head: bool
+    device: torch.device
+    dtype: torch.dtype
+    fusion: bool
+    free_bytes: int | None = None
 
 
 def quantizations() -> tuple[str, ...]:
@@ -20,30 +35,24 @@ def quantizations() -> tuple[str, ...]:
 
 
 def weight_bytes(
-    config: Mapping[str, Any],
-    parameters: int,
-    *,
-    quantization: str,
-    device: torch.device,
-    dtype: torch.dtype,
-    fusion: bool,
+    config: Mapping[str, Any], parameters: int, tensors: Mapping[str, TensorInfo] | None, held: Holding
 ) -> int:
-    """Bytes of all weights on the device.
+    """Bytes of all weights on the device, as the engine counts them.
 
-    `parameters` counts for architectures that run through their transformers class; Octavo's own decoder is measured
-    part by part. Raises LoadError or UnsupportedModelError for what cannot be.
+    `parameters` counts for architectures that run through their transformers class, `tensors` (None: not known) for
+    checkpoints that are quantized themselves. Raises LoadError, CheckpointError or UnsupportedModelError.
     """
     from octavo.engine.errors import LoadError
-    from octavo.engine.model.spec import ModelSpec, has_own_decoder
+    from octavo.engine.model.spec import has_own_decoder
 
     if has_own_decoder(config):
-        return _decoder_bytes(ModelSpec.from_config(config), quantization, device, dtype, fusion)
-    if quantization != "none":
+        return _decoder_bytes(config, tensors, held)
+    if held.quantization not in ("none", PACKED):
         raise LoadError(
-            f"Weights of the architecture {config.get('model_type')} cannot be held as {quantization!r}.",
+            f"Weights of the architecture {config.get('model_type')} cannot be held as {held.quantization!r}.",
             remedy="Set model.quantization to none.",
         )
-    return parameters * dtype.itemsize
+    return parameters * held.dtype.itemsize
 
 
 def count_parameters(config: Mapping[str, Any]) -> int | None:
@@ -58,30 +67,28 @@ def count_parameters(config: Mapping[str, Any]) -> int | None:
     return sum(prod(shape) for shape in part_shapes(ModelSpec.from_config(config)).values())
 
 
-def _decoder_bytes(spec: ModelSpec, quantization: str, device: torch.device, dtype: torch.dtype, fusion: bool) -> int:
-    """Matrices by their format; the embedding, norms, routers and biases in the compute dtype. The head is quantized
-    only on request, so it is counted as it is stored without."""
-    from octavo.engine.model.parameters import part_shapes
-    from octavo.engine.quant import weight_format
-    from octavo.engine.quant.base import LinearSpec, Part
+def _decoder_bytes(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo] | None, held: Holding) -> int:
+    import torch
 
-    linears = weight_format(quantization, device=device, dtype=dtype, fusion=fusion)
-    plain = weight_format("none", device=device, dtype=dtype, fusion=fusion)
-    shapes, total = part_shapes(spec), 0
+    from octavo.engine.model.build import choose_ops
+    from octavo.engine.model.families import plan_weights
+    from octavo.engine.model.formats import FormatChoice
+    from octavo.engine.model.parameters import Weights
+    from octavo.engine.model.spec import ModelSpec
 
-    def linear(name: str, shape: tuple[int, ...]) -> LinearSpec:
-        experts = shape[0] if len(shape) == 3 else None
-        return LinearSpec(name, (Part(name, shape[-2]),), shape[-1], experts=experts)
-
-    for name, shape in shapes.items():
-        base = name.rpartition(".")[0]
-        if base == "embed" or len(shape) == 1 or base.endswith("router"):
-            count = 1
-            for size in shape:
-                count *= size
-            total += count * dtype.itemsize
-        else:
-            total += (plain if base == "head" else linears).bytes(linear(base, shape), dtype)
-    if spec.tied and not plain.shares_embedding:
-        total += plain.bytes(linear("head", shapes["embed.weight"]), dtype)
-    return total
+    spec, ops = ModelSpec.from_config(config), choose_ops(held.device, held.fusion)
+    in_rows = (ops.reads_rows(spec, held.dtype),) if hasattr(ops, "reads_rows") else ()
+    choice = FormatChoice(held.quantization, held.quantize_head, held.device, held.dtype, held.fusion, *in_rows)
+    if tensors is None:
+        formats = choice.of_config()
+    else:
+        formats = choice.of_checkpoint(spec, plan_weights(spec, tensors), tensors, held.free_bytes)
+    weights = Weights.allocate(
+        spec,
+        formats,
+        device=torch.device("meta"),
+        dtype=held.dtype,
+        merged=held.fusion,
+        float32_norms=ops.float32_norms,
+    )
+    return weights.size_bytes

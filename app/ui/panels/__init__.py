@@ -10,10 +10,10 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from octavo.app.ui import chat_files
-from octavo.app.ui.panels import monitor, presets, settings
+from octavo.app.ui.panels import models, monitor, presets, settings
 from octavo.app.ui.panels.deps import PanelDeps
 
-PANELS = {"presets": presets, "settings": settings, "monitor": monitor}
+PANELS = {"models": models, "presets": presets, "settings": settings, "monitor": monitor}
 
 __all__ = ["PANELS", "PanelDeps", "add_panels"]
 
