@@ -185,10 +185,10 @@ class TritonPlan(Plan):
             rows = layout.num_decode_rows
             needed = decode_attention.counters_needed(shape, rows, q.dtype, device_traits(q.device))
             cascade = layout.cascades[group] if layout.cascades else None
+            shared = None if cascade is None else SharedPrefixes(cascade.order, cascade.starts, cascade.shared)
             self._work[key] = decode_attention.decode_work(
                 shape, q.dtype, layout.q_pos, layout.kv_len,
-                rows=rows, new=new, counters=self._backend.counters(needed, q.device),
-                prefixes=cascade and SharedPrefixes(cascade.order, cascade.starts, cascade.shared),
+                rows=rows, new=new, counters=self._backend.counters(needed, q.device), prefixes=shared,
             )  # fmt: skip
         return self._work[key]
 

@@ -7,8 +7,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from octavo.engine.attention.base import AttnSpec
 from octavo.engine.attention.triton_backend import TritonBackend
+from octavo.kernels.decode_attention import decode_tile, wanted_programs
 from octavo.kernels.device import DeviceTraits, as_device
-from octavo.kernels.paged_attention import AttentionShape, decode_tile, prefill_tile, split_count
+from octavo.kernels.paged_attention import AttentionShape, prefill_tile
 
 CUDA = torch.device("cuda")
 HOPPER = DeviceTraits(capability=90, multiprocessors=132, shared_bytes=232448)
@@ -53,19 +54,10 @@ def test_a_device_before_tensor_cores_serves_half_precision():
         assert TritonBackend().supports(spec(), torch.float16, CUDA) is None
 
 
-def test_few_rows_are_split_and_many_rows_are_not():
+def test_programs_are_enough_for_the_device_and_follow_its_size():
     layer = AttentionShape(32, 8, 128, 128, 0.1)
-
-    def splits(rows: int, keys: int, traits: DeviceTraits = HOPPER) -> int:
-        return split_count(layer, rows, keys, torch.bfloat16, traits)
-
-    assert splits(1, 32768) * 8 >= 2 * HOPPER.multiprocessors
-    assert splits(64, 32768) == 1
-    assert splits(1, 200) == 1
-    assert splits(1, 1024) <= 8
-    assert splits(1, 32768, ADA) < splits(1, 32768)
-    windowed = AttentionShape(32, 8, 128, 128, 0.1, window=512)
-    assert split_count(windowed, 1, 32768, torch.bfloat16, HOPPER) <= 5
+    assert wanted_programs(layer, HOPPER) >= 2 * HOPPER.multiprocessors
+    assert wanted_programs(layer, ADA) < wanted_programs(layer, HOPPER)
 
 
 def test_small_shared_memory_takes_small_tiles():

@@ -107,3 +107,17 @@ def test_a_schedule_covers_every_key_once_within_its_entries(wanted):
         assert [entry[1] for entry in runs] == [0, *(entry[2] for entry in runs[:-1])]
         assert runs[-1][2] == length
         assert used[runs[0][6]] == runs[0]
+
+
+def test_few_rows_are_split_many_rows_are_not_and_windows_need_fewer_runs():
+    def runs(rows: int, keys: int, **more: object) -> int:
+        lengths = torch.full((rows,), keys, dtype=torch.int32)
+        shape = shape_of((8, 2), 128, **more)
+        work = decode_work(shape, torch.float16, lengths.long() - 1, lengths, rows=rows, programs=264)
+        return int((work.schedule[:, 0] == 0).sum())
+
+    assert runs(1, 32768) * 2 > 0.9 * 264
+    assert runs(1, 60) == 1
+    assert runs(1, 512) == 8
+    assert runs(200, 32768) == 1
+    assert runs(1, 32768, window=512) <= 9
