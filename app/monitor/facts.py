@@ -47,10 +47,12 @@ def facts_of(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def changed_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys that are not at their default, as they may be shown."""
+    """The keys that are not at their default, as they may be shown. The engine's own settings stand among the sections
+    and may go by a section's name."""
     for key, form in forms().items():
         section, name = key.split(".")
-        value = settings.get(section, {}).get(name)
+        values = settings.get(section)
+        value = values.get(name, form.default) if isinstance(values, dict) else form.default
         if value != form.default:
             yield key, str(value)
 

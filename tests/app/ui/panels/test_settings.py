@@ -1,0 +1,189 @@
+"""Every key on the page: what it is, where that came from, what a change waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_engine import FakeEngine
+
+from octavo.app.config import schema
+from octavo.app.config.form import forms
+from octavo.app.ui.panels.measured import NAME, SWITCHES, extract, measured
+from octavo.app.ui.strings.keys import KEYS
+
+if TYPE_CHECKING:
+    from tests.app.ui.panels.conftest import House as Running
+
+House = Callable[..., "Running"]
+PATH = "/api/ui/settings"
+TEXT = """\
+# mine
+model:
+  id: starter  # the small one
+engine:
+  fusion: true
+x-notes: {kept: yes}
+"""
+
+
+def row(state: dict[str, Any], key: str) -> dict[str, Any]:
+    return next(found for found in state["keys"] if found["key"] == key)
+
+
+def change(house: Running, **changes: object) -> Any:
+    body = {"changes": {name.replace("__", "."): value for name, value in changes.items()}}
+    return house.client.post(PATH, json=body)
+
+
+def test_every_key_is_there_with_its_explanation_value_and_source(house: House) -> None:
+    state = house(TEXT, server__port=1234).get(PATH)
+    assert [found["key"] for found in state["keys"]] == list(schema.fields())
+    assert all(found["about"] and found["title"] for found in state["keys"])
+    assert row(state, "model.id")["source"] == "file"
+    assert row(state, "model.id")["place"] == "line 3"
+    assert row(state, "engine.page_size")["source"] == "default"
+    port = row(state, "server.port")
+    assert (port["value"], port["source"], port["place"]) == (1234, "flag", "--port")
+
+
+def test_only_keys_that_exist_have_words_and_none_is_left_empty() -> None:
+    assert KEYS.keys() <= forms().keys()
+    assert all(part.strip() for words in KEYS.values() for part in words)
+
+
+def test_the_explanations_come_in_the_browsers_language(house: House) -> None:
+    state = house().get(PATH, headers={"accept-language": "zh-CN,zh;q=0.9"})
+    assert row(state, "engine.fusion")["title"] == "算子融合"
+    assert row(state, "engine.fusion")["about"] == KEYS["engine.fusion"][2]
+
+
+def test_a_key_never_shows_the_secret_it_holds(house: House) -> None:
+    answer = house("server: {api_key: open-sesame}").client.get(PATH)
+    assert "open-sesame" not in answer.text
+    assert row(answer.json(), "server.api_key")["value"] == "set"
+
+
+def test_saving_keeps_comments_and_foreign_keys_and_takes_effect(house: House) -> None:
+    here = house(TEXT)
+    state = change(here, app__theme="dark").json()
+    assert row(state, "app.theme")["value"] == "dark"
+    assert here.settings.values.app.theme == "dark"
+    text = here.settings.path.read_text(encoding="utf-8")
+    assert text.startswith("# mine\nmodel:\n  id: starter  # the small one\n")
+    assert "x-notes: {kept: yes}" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("server.port", 70_000, "65535"),
+        ("engine.page_size", "many", "whole number"),
+        ("model.device", "gpu", "cuda"),
+        ("engine.kv_memory", "6 potatoes", "size"),
+        ("server.host", "0.0.0.0", "api_key"),
+        ("nothing.here", 1, "not a known key"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_and_changes_nothing(house: House, key: str, value: object, says: str) -> None:
+    here = house(TEXT)
+    answer = here.client.post(PATH, json={"changes": {key: value}})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == key
+    assert says in answer.json()["error"]["message"]
+    assert here.settings.path.read_text(encoding="utf-8") == TEXT
+
+
+@pytest.mark.parametrize("body", [{}, {"changes": {}}, {"changes": []}, {"changes": None}])
+def test_a_request_without_changes_is_refused(house: House, body: object) -> None:
+    assert house().client.post(PATH, json=body).status_code == 400
+
+
+def test_a_change_of_the_model_waits_for_a_reload_and_the_board_says_so(house: House) -> None:
+    here = house(TEXT)
+    state = change(here, engine__fusion=False, server__port=7999).json()
+    assert state["pending"] == {"reload": ["engine.fusion"], "restart": ["server.port"], "error": None}
+    assert row(state, "engine.fusion")["waits"]
+    told = here.deps.board.get("settings")
+    assert (told["reload"], told["restart"]) == (["engine.fusion"], ["server.port"])
+    assert here.client.post(f"{PATH}/reload", json={}).status_code == 200
+    assert here.host.wait(10) == "ready"
+    assert len(here.loads.made) == 2
+    assert here.deps.board.get("settings")["reload"] == []
+    assert change(here, engine__fusion=True).json()["pending"]["reload"] == ["engine.fusion"]
+    back = change(here, engine__fusion=False).json()
+    assert back["pending"]["reload"] == []  # as it was loaded: nothing to do
+
+
+def test_an_edit_by_hand_is_taken_over_and_a_wrong_one_is_shown(house: House) -> None:
+    here = house(TEXT)
+    here.settings.path.write_text(TEXT.replace("fusion: true", "fusion: ture"), encoding="utf-8")
+    with pytest.raises(Exception, match="ture"):
+        here.settings.refresh()
+    told = here.deps.board.get("settings")["error"]
+    assert "line 5" in told
+    assert "engine.fusion" in told
+    assert here.get(PATH)["pending"]["error"] == told
+    here.settings.path.write_text(TEXT.replace("fusion: true", "fusion: false"), encoding="utf-8")
+    here.settings.refresh()
+    assert here.deps.board.get("settings")["error"] is None
+    assert here.deps.board.get("settings")["reload"] == ["engine.fusion"]
+
+
+def test_a_reload_names_the_chats_it_would_stop_and_keeps_what_they_have(house: House) -> None:
+    here = house(TEXT, engine=lambda: FakeEngine(lambda prompt: "word " * 400, token_s=0.01))
+    engine = here.loads.made[0]
+    chat_id = here.begin_chat("Tell me everything")
+    change(here, engine__fusion=False)
+    asked = here.get(f"{PATH}/pending")
+    assert asked["chats"] == [{"id": chat_id, "title": "Tell me everything"}]
+    assert asked["reload"] == ["engine.fusion"]
+    here.client.post(f"{PATH}/reload", json={})
+    assert here.host.wait(10) == "ready"
+    assert here.loads.made[-1] is not engine
+    reply = here.service.get_chat(chat_id).messages[-1]  # type: ignore[union-attr]
+    assert reply.status == "stopped"
+    assert reply.content.startswith("word")
+
+
+def test_another_device_may_look_but_not_open_doors(house: House) -> None:
+    here = house("server: {api_key: open-sesame}")
+    away = here.from_elsewhere()
+    assert here.get(PATH, headers=away)["local"] is False
+    body = {"changes": {"server.api_key": None}}
+    refused = here.client.post(PATH, json=body, headers=away)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_local")
+    for route in ("restart", "quit"):
+        assert here.client.post(f"{PATH}/{route}", json={}, headers=away).status_code == 403
+    assert here.client.post(PATH, json={"changes": {"app.theme": "dark"}}, headers=away).status_code == 200
+
+
+def test_a_restart_is_asked_of_whoever_can_do_it(house: House) -> None:
+    here = house()
+    assert here.client.post(f"{PATH}/restart", json={}).json()["error"]["code"] == "no_restart"
+    asked: list[str] = []
+    here.client.app.state.restart = asked.append  # type: ignore[attr-defined]
+    assert here.client.post(f"{PATH}/restart", json={}).status_code == 200
+    assert asked == ["asked"]
+
+
+def test_the_measured_difference_is_that_of_the_benchmarks_own_file() -> None:
+    folder = Path(__file__).parents[4] / "docs" / "benchmarks"
+    shown = measured()
+    run = json.loads((folder / shown["source"]).read_text(encoding="utf-8"))
+    assert extract(run, shown["source"]) == shown, f"python -m octavo.app.ui.panels.measured writes {NAME} anew"
+    for switch in SWITCHES:
+        assert shown["switches"][switch]["single-stream"]["on"] > 0
+
+
+def test_only_rows_that_differ_in_one_switch_count() -> None:
+    def of(speed: float, paged: bool, fusion: bool) -> dict[str, Any]:
+        row = {"workload": "w", "decode_tok_s": speed, "paged_attention": paged, "fusion": fusion, "model": "m"}
+        return row
+
+    rows = [of(100.0, True, True), of(10.0, True, False), of(50.0, False, True), of(5.0, False, False)]
+    found = extract({"rows": rows, "device": "d", "date": "t"}, "f")["switches"]
+    assert found == {"fusion": {"w": {"on": 100.0, "off": 10.0}}, "paged_attention": {"w": {"on": 100.0, "off": 50.0}}}
