@@ -101,6 +101,7 @@ class Layout:
     max_kv: int  # at least every kv_len
     q_lens: tuple[int, ...] = ()  # host copy, one a row; empty in captured graphs, where only bounds are known
     kv_lens: tuple[int, ...] = ()
+    shared_writes: bool = False  # rows attend to keys other rows bring in this step: write all before any is read
     cascades: tuple[Cascade | None, ...] = ()  # one a group, or none at all: reading shared pages once is optional
 
 

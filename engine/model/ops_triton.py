@@ -71,8 +71,9 @@ class TritonOps(Ops):
         spec: AttnSpec,
     ) -> Tensor:
         backend = step.backend
-        # the backend's kernels rotate by the layout's positions
-        if not isinstance(backend, TritonBackend) or positions.data_ptr() != step.layout.q_pos.data_ptr():
+        # the backend's kernels rotate by the layout's positions, and decode rows there see no other row's new keys
+        fused = isinstance(backend, TritonBackend) and positions.data_ptr() == step.layout.q_pos.data_ptr()
+        if not isinstance(backend, TritonBackend) or not fused or step.layout.shared_writes:
             return super().rope_attend(qkv, q_weight, k_weight, eps, cos_sin, positions, step, layer, spec)
         return backend.rope_attend(step.plan, spec, step.layers[layer], qkv, Rope(cos_sin, q_weight, k_weight, eps))
 

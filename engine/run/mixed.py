@@ -306,6 +306,7 @@ class MixedGraphs:
             num_decode_rows=bucket.decodes,
             max_q=max(1, bucket.tokens),
             max_kv=self._context_length,
+            shared_writes=bucket.check,
         )
         plan = self._backend.plan(layout, self._cache.groups)
         step = AttentionStep(self._backend, plan, self._cache.layers)

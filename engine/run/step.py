@@ -109,6 +109,7 @@ def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torc
         num_decode_rows=decodes,
         max_q=int(q_lens.max()),
         max_kv=int(kv_lens.max()),
+        shared_writes=plan.num_guesses > 0,
         q_lens=tuple(q_lens.tolist()),
         kv_lens=tuple(kv_lens.tolist()),
     )
