@@ -8,6 +8,7 @@ the 32-element types the low nibbles are elements 0 to 15 and the high nibbles 1
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,6 +23,12 @@ CHUNK_ELEMENTS = 127 * 256
 def decode_blocks(blocks: Tensor, type_name: str) -> Tensor:
     """uint8 [blocks, bytes a block] to float32 [blocks, elements a block]; KeyError for a type not in DECODERS."""
     return DECODERS[type_name](blocks)
+
+
+@lru_cache(maxsize=64)
+def _constant(values: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A table where it is needed: a step that is captured as a graph must not copy it there."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _half(blocks: Tensor, start: int) -> Tensor:
@@ -48,7 +55,7 @@ def _bits(packed: Tensor) -> Tensor:
 
 def _shifted(packed: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
     """uint8 [blocks, groups, n] to uint8 [blocks, groups, shifts, n]: each byte shifted right, then masked."""
-    by = torch.tensor(shifts, dtype=torch.uint8, device=packed.device).unsqueeze(-1)
+    by = _constant(shifts, torch.uint8, packed.device).unsqueeze(-1)
     return (packed.unsqueeze(-2) >> by) & mask
 
 
@@ -153,7 +160,7 @@ _IQ4_GRID = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89
 
 
 def _on_iq4_grid(quants: Tensor) -> Tensor:
-    return torch.tensor(_IQ4_GRID, dtype=torch.float32, device=quants.device)[quants.int()]
+    return _constant(_IQ4_GRID, torch.float32, quants.device)[quants.int()]
 
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
@@ -172,7 +179,7 @@ _E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def _doubled_e2m1(quants: Tensor) -> Tensor:
-    return torch.tensor(_E2M1_DOUBLED, dtype=torch.float32, device=quants.device)[quants.int()]
+    return _constant(_E2M1_DOUBLED, torch.float32, quants.device)[quants.int()]
 
 
 def _mxfp4(blocks: Tensor) -> Tensor:

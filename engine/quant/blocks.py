@@ -17,7 +17,7 @@ from octavo.engine.load.gguf_types import GGML_TYPES
 from octavo.engine.quant.base import Format, LinearSpec, Packed
 from octavo.engine.quant.grouped import put
 
-_CUDA_CHUNK = 1 << 24  # entries decoded at a time: what one costs in float32 copies is some hundred megabytes
+_CUDA_CHUNK = 1 << 23  # entries decoded at a time: their float32 copies take some hundred megabytes
 _TYPES = {kind.name: kind for kind in GGML_TYPES.values()}
 
 

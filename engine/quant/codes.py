@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -146,8 +147,7 @@ class TableCode(Code):
         return rank if order.equal(torch.arange(16)) else order.to(groups.device, torch.uint8)[rank.int()]
 
     def decode(self, codes: Tensor) -> Tensor:
-        table = torch.tensor(self.table, device=codes.device)
-        return table.index_select(0, codes.flatten().int()).view(codes.shape)
+        return _on_device(self.table, codes.device).index_select(0, codes.flatten().int()).view(codes.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,12 @@ class Float8Code(Code):
 
     def decode(self, codes: Tensor) -> Tensor:
         return codes.float()
+
+
+@lru_cache(maxsize=32)
+def _on_device(table: tuple[float, ...], device: torch.device) -> Tensor:
+    """A table where it is needed: a step that is captured as a graph must not copy it there."""
+    return torch.tensor(table, device=device)
 
 
 def _divided(groups: Tensor, scales: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from octavo.engine.quant.codes import Code, UnsignedCode
 
 # Entries decoded at a time: float32 copies of more would leave the CPU's cache, and on a GPU fill memory.
 _CPU_CHUNK = 1 << 18
-_CUDA_CHUNK = 1 << 25
+_CUDA_CHUNK = 1 << 23
 
 
 @dataclass(frozen=True)
