@@ -44,14 +44,15 @@ class PresetsPanel {
     this.full.onchange = () => this.change(() => (this.own.options = this.full.value === "stop" ? { overflow: "stop" } : {}));
     this.error = h("p", { class: "trouble", role: "alert", hidden: true });
     this.lead = h("p", { class: "lead" });
-    root.append(
-      this.lead,
+    this.body = h(
+      "div",
+      { hidden: true }, // until the server has said what the chat has
       h("section", {}, h("label", { for: "preset", class: "title" }, t("presets.choose")), h("div", { class: "row" }, this.choice, this.rename, this.remove), this.state, h("div", { class: "row" }, this.update, this.add), this.naming),
       h("section", {}, h("label", { for: "system", class: "title" }, t("presets.system")), this.system, h("p", { class: "about", id: "system-about" }, t("presets.system.about"))),
       h("section", { "aria-labelledby": "sampling-title" }, h("h2", { id: "sampling-title", class: "title" }, t("presets.sampling")), this.fields),
       h("section", {}, h("label", { for: "overflow", class: "title" }, t("presets.overflow")), this.full, h("p", { class: "about", id: "overflow-about" }, t("presets.overflow.about"))),
-      this.error,
     );
+    root.append(this.lead, this.body, this.error);
   }
 
   /** Show the chat that is open now. */
@@ -76,6 +77,7 @@ class PresetsPanel {
     this.fields.replaceChildren(...this.rows.map((row) => row.element));
     this.fail(null);
     this.draw();
+    this.body.hidden = false;
   }
 
   set(name, value) {
@@ -118,19 +120,27 @@ class PresetsPanel {
     apply();
     for (const row of this.rows) row.mark(this.own.sampling[row.name] ?? null);
     this.drawPresets();
+    this.keepForNew();
     this.save();
   }
 
+  /** Hand the settings on: a chat's to the server; those of a chat that is still to be made stay in this tab. */
   async store() {
     const { chat, own } = this;
+    this.keepForNew();
     try {
       await this.page.send(`${PATH}/chat`, { chat, settings: own });
-      if (chat === null) newChat.settings = JSON.stringify(own) === JSON.stringify(EMPTY) ? null : own;
       this.fail(null);
       document.dispatchEvent(new CustomEvent("octavo-settings"));
     } catch (failure) {
       this.fail(failure);
     }
+  }
+
+  /** At once, for the message may be sent at any moment; and not after it was. */
+  keepForNew() {
+    if (this.chat !== null || this.page.chat() !== null) return;
+    newChat.settings = JSON.stringify(this.own) === JSON.stringify(EMPTY) ? null : this.own;
   }
 
   // Presets

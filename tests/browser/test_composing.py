@@ -1,0 +1,156 @@
+"""Writing a message: files, presets, a full window, the keyboard."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from driving import reply, send, until, wait_for_end
+
+Page = Any  # playwright's; it need not be installed to collect these tests
+
+NOTES = {"name": "notes.md", "mimeType": "text/markdown", "buffer": b"# Notes\n<b>not markup</b>\n" + b"word " * 300}
+PICTURE = {"name": "photo.png", "mimeType": "image/png", "buffer": b"\x89PNG\r\n\x1a\n\x00\x00"}
+DROP = """() => {
+    const data = new DataTransfer();
+    data.items.add(new File(['def f():\\n\\treturn 1\\n'], 'code.py', {type: 'text/x-python'}));
+    for (const kind of ['dragenter', 'dragover', 'drop'])
+        document.querySelector('.scroller').dispatchEvent(
+            new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}));
+}"""
+
+
+def used(page: Page) -> int:
+    """Tokens the meter shows."""
+    label = page.locator("#octavo-header .context").get_attribute("aria-label") or ""
+    return int("".join(c for c in label.partition(" of ")[0] if c.isdecimal()) or -1)
+
+
+def test_files_are_attached_counted_kept_over_a_reload_and_sent(page: Page) -> None:
+    page.wait_for_selector("#octavo-header .context:not([hidden])")
+    before = used(page)
+    page.set_input_files("#octavo-composer input[type=file]", [NOTES, PICTURE])
+    page.get_by_role("status").filter(has_text="photo.png is a picture").wait_for()
+    chip = page.locator("#octavo-composer .file").filter(has_text="notes.md")
+    chip.filter(has_text="tokens").wait_for()
+    until(
+        page,
+        f"Number(document.querySelector('.context').ariaLabel.match(/[\\d,]+/)[0].replace(',', '')) > {before} + 1500",
+    )
+    page.evaluate(DROP)
+    page.locator("#octavo-composer .file").filter(has_text="code.py").filter(has_text="tokens").wait_for()
+    page.get_by_role("textbox", name="Message").fill("echo read")
+    page.reload()
+    page.wait_for_selector("#octavo-composer .file >> nth=1")
+    page.get_by_role("button", name="Remove code.py").click()
+    assert page.locator("#octavo-composer .file").count() == 1
+    page.get_by_role("textbox", name="Message").press("Enter")
+    wait_for_end(page)
+    assert page.locator("#octavo-composer .file").count() == 0
+    sent = page.locator("article.user .file button")
+    assert sent.count() == 1
+    sent.click()
+    dialog = page.get_by_role("dialog", name="notes.md")
+    dialog.get_by_text("<b>not markup</b>").wait_for()
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+    page.reload()
+    page.wait_for_selector("article.user .file")
+    figures = reply(page).locator(".figures").inner_text()
+    assert int(re.search(r"([\d,]+) prompt", figures)[1].replace(",", "")) > 1500  # the model read it
+
+
+def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
+    page.get_by_role("button", name="Preset", exact=True).click()
+    panel = page.get_by_role("complementary", name="Presets")
+    panel.get_by_text("0.7 as a rule").wait_for()
+    panel.get_by_role("textbox", name="System text").fill("Answer like a sailor.")
+    temperature = panel.get_by_role("textbox", name="Temperature")
+    temperature.fill("hot")
+    assert temperature.get_attribute("aria-invalid") == "true"
+    temperature.fill("1.3")
+    assert panel.get_by_role("slider", name="Temperature").input_value() == "1.3"
+    panel.get_by_role("button", name="Save as a preset…").click()
+    panel.get_by_role("textbox", name="Name of the preset").fill("Sailor")
+    page.keyboard.press("Enter")
+    page.locator(".tune").filter(has_text="Sailor").wait_for()
+    panel.get_by_text("The chat is as the preset says.").wait_for()
+
+    send(page, "echo ahoy")
+    wait_for_end(page)
+    page.keyboard.press("Control+k")
+    page.locator(".tune").filter(has_not_text="Sailor").wait_for()  # a new chat begins without
+    assert panel.get_by_role("textbox", name="System text").input_value() == ""
+    page.go_back()
+    page.locator(".tune").filter(has_text="Sailor").wait_for()
+    page.reload()
+    panel = page.get_by_role("complementary", name="Presets")
+    until(page, "document.getElementById('system')?.value === 'Answer like a sailor.'")
+    assert panel.get_by_role("textbox", name="Temperature").input_value() == "1.3"
+    panel.get_by_role("button", name="Back to 0.7").click()
+    panel.get_by_text("The chat differs from the preset.").wait_for()
+    panel.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.locator(".tune").filter(has_text="Own settings").wait_for()
+    assert panel.get_by_role("textbox", name="System text").input_value() == "Answer like a sailor."
+
+
+def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
+    box, hint = page.get_by_role("textbox", name="Message"), page.locator("#composer-hint")
+    box.fill("long words " * 900)
+    hint.filter(has_text="Too long: 9,").wait_for()
+    box.press("Enter")
+    hint.filter(has_text="context holds 8,192").wait_for()
+    assert page.locator("article").count() == 0
+    hint.get_by_role("button", name="Larger context…").click()
+    page.wait_for_url("**#settings/model")
+    page.keyboard.press("Escape")
+
+    box.fill("story " + "one " * 1000)
+    box.press("Enter")
+    page.wait_for_selector("article.reply.live .block")
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    box.fill("story " + "two " * 900)
+    hint.filter(has_text="Sending this leaves out the oldest turn").wait_for()
+    page.locator(".tune").click()
+    page.get_by_role("combobox", name="When the context is full").select_option("stop")
+    hint.filter(has_text="this chat is set to stop there").wait_for()
+    box.press("Enter")
+    assert page.locator("article.user").count() == 1
+    hint.get_by_role("button", name="Leave out the oldest turns").click()
+    hint.filter(has_text="Sending this leaves out the oldest turn").wait_for()
+    box.press("Enter")
+    until(page, "document.querySelectorAll('article.reply').length === 2")
+    page.wait_for_selector("article.reply.last.live .block")
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    assert "left out" in reply(page).inner_text()
+
+
+def test_the_keyboard_does_everything_and_lists_it(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    send(page, "echo some\n\n```\ncode\n```")
+    wait_for_end(page)
+    page.keyboard.press("Control+Shift+C")
+    page.wait_for_selector("article.reply footer .icon-check")
+    assert page.evaluate("navigator.clipboard.readText()") == "some\n\n```\ncode\n```"
+    page.keyboard.press("Control+Shift+;")
+    page.wait_for_selector("article.reply .code-head .icon-check")
+    assert page.evaluate("navigator.clipboard.readText()") == "code"
+    page.locator(".scroller").focus()
+    page.keyboard.press("?")
+    listed = page.get_by_role("dialog", name="Keyboard shortcuts")
+    assert listed.locator("dt").count() >= 12
+    page.keyboard.press("Escape")
+    listed.wait_for(state="detached")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    page.keyboard.type("a/b?")
+    assert page.get_by_role("textbox", name="Message").input_value() == "a/b?"
+    page.keyboard.press("Control+Shift+P")
+    page.get_by_role("complementary", name="Presets").wait_for()
+    page.keyboard.press("Control+Shift+P")
+    page.get_by_role("complementary", name="Presets").wait_for(state="hidden")
+    page.keyboard.press("Control+Shift+O")
+    page.wait_for_selector(".welcome .example")

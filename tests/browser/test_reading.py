@@ -1,0 +1,113 @@
+"""Reading a reply: on a phone, in Chinese, from right to left, with reasoning, and cut off in the middle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from driving import answer, reply, send, until, wait_for_end
+
+Page = Any  # playwright's; it need not be installed to collect these tests
+
+MIXED = """echo 这是**“重点”**。
+
+שלום **עולם**, זה English באמצע.
+
+It costs $5 and then $7.50, while \\(i<j\\) and $x^2$ hold.
+
+| a | b |
+|---|--:|
+| {wide} | 2 |
+
+```
+{wide}
+```
+
+\\[ {sum} \\]
+
+{wide}"""
+
+
+def test_every_script_reads_its_own_way_and_nothing_is_wider_than_a_phone(
+    open_context: Callable[..., Any], server: Any
+) -> None:
+    context = open_context(
+        server, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, color_scheme="dark"
+    )
+    page = context.context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready")
+    send(page, MIXED.format(wide="x" * 150, sum=" + ".join(["x"] * 40)))
+    wait_for_end(page)
+    shown = reply(page)
+    assert shown.locator("strong").first.inner_text() == "“重点”"
+    assert shown.locator("math").count() == 3
+    assert "$5 and then $7.50" in shown.inner_text()
+    hebrew = shown.locator("p").nth(1)
+    assert hebrew.evaluate("p => getComputedStyle(p).direction") == "rtl"
+    assert (
+        hebrew.evaluate("p => p.getBoundingClientRect().right - p.querySelector('strong').getBoundingClientRect().left")
+        > 50
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator(".scroller").evaluate("s => s.scrollWidth - s.clientWidth") == 0
+    for box in ("pre", "table", ".math.display"):
+        assert shown.locator(box).first.evaluate("e => e.scrollWidth > e.clientWidth"), box  # scrolls by itself
+    paper = page.evaluate("getComputedStyle(document.getElementById('octavo')).backgroundColor")
+    assert paper == "rgb(23, 22, 19)"
+
+
+def test_reasoning_is_folded_away_and_ends_with_its_duration(page: Page) -> None:
+    send(page, "think and the answer")
+    box = page.locator("article.reply details.thought")
+    page.wait_for_selector("article.reply.live .thought.now", state="attached")
+    assert box.evaluate("d => d.open") is False
+    box.locator("summary").press("Enter")
+    assert box.evaluate("d => d.open") is True
+    assert "I weigh the question" in box.inner_text()
+    wait_for_end(page)
+    assert re.search(r"Thought for [\d.]+ m?s", box.locator(".label").inner_text())
+    assert answer(page) == "and the answer"
+    send(page, "think " + "never said " * 200)
+    until(page, "document.querySelectorAll('article.reply').length === 2")
+    page.wait_for_selector("article.reply.live .thought.now", state="attached")
+    page.keyboard.press("Escape")  # in the middle of the reasoning
+    wait_for_end(page)
+    last = reply(page).locator("details.thought")
+    assert "now" not in last.get_attribute("class").split()
+    assert re.search(r"Thought for [\d.]+ m?s", last.locator(".label").inner_text())
+
+
+def test_a_stopped_reply_ends_without_half_marks(page: Page) -> None:
+    send(page, "echo Begin **bold words " + "that go on and on " * 200 + "** end")
+    until(page, "document.querySelector('article.reply.live strong')?.innerText.length > 60")
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    assert "*" not in answer(page)
+    assert reply(page).locator("strong").count() == 1
+    page.reload()
+    page.wait_for_selector("article.reply .figures")
+    assert "*" not in answer(page)
+
+
+def test_the_page_speaks_chinese_to_a_chinese_browser(open_context: Callable[..., Any], server: Any) -> None:
+    page = open_context(server, extra_http_headers={"accept-language": "zh-CN,zh;q=0.9"}).context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready")
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    page.get_by_role("textbox", name="消息").fill("echo 你好")
+    page.keyboard.press("Enter")
+    wait_for_end(page)
+    page.set_input_files(
+        "#octavo-composer input[type=file]", [{"name": "a.zip", "mimeType": "x", "buffer": b"PK\x03\x04" + bytes(60)}]
+    )
+    page.get_by_role("status").filter(has_text="a.zip 已损坏").wait_for()
+    page.get_by_role("button", name="键盘快捷键").click()
+    page.get_by_role("dialog", name="键盘快捷键").wait_for()
+    page.keyboard.press("Escape")
+    english = page.evaluate(
+        """() => [...document.querySelectorAll('#octavo button, #octavo textarea')]
+            .map(e => e.ariaLabel || e.placeholder || '').filter(text => /^[A-Za-z ]{4,}$/.test(text))"""
+    )
+    assert english == []
