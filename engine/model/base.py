@@ -45,3 +45,8 @@ class CausalModel(ABC):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [N, vocab_size] from final hidden states [N, H], scaling and soft-cap applied."""
+
+    def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Each row's highest score, float32 [N], and its lowest id, int64 [N], from final hidden states [N, H], as
+        `logits` would give them but without writing them; NaN where a row holds one. None where only `logits` can."""
+        return None

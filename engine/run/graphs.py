@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.engine.attention.base import AttentionBackend, AttentionStep, Layout
+from octavo.engine.attention.base import AttentionBackend, AttentionStep, Cascade, Layout
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
+from octavo.engine.run.sharing import find_sharing
 from octavo.engine.run.step import PageTables
 from octavo.engine.sample.sampler import Sampler
 from octavo.engine.schedule.plan import StepPlan
@@ -62,10 +63,12 @@ class _State:
     ring: Tensor  # int64 [RING, B]
     turn: Tensor
     layout: Layout
+    spans: list[Tensor | None]  # int32 [2 B + S + 1], one a cache group whose rows may share pages: a Cascade in one
     members: tuple[tuple[int, int], ...] = ()  # (row, epoch) of each place
     next_positions: list[int] = field(default_factory=list)
     pages_seen: list[int] = field(default_factory=list)
     host_tables: list[NDArray[np.int32]] = field(default_factory=list)
+    host_spans: list[NDArray[np.int32] | None] = field(default_factory=list)
     host_turn: int = 0
 
 
@@ -159,19 +162,24 @@ class DecodeGraphs:
         self._last_tokens = last_tokens
         self._max_rows, self._context_length = max_rows, context_length
         self._states: dict[int, _State] = {}
-        self._captured: dict[tuple[int, Kind], _Captured | None] = {}  # None: capture failed, runs eagerly
+        # by rows, kind, and whether some rows share pages; None: capture failed, runs eagerly
+        self._captured: dict[tuple[int, Kind, bool], _Captured | None] = {}
         self._pool = pool
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Outputs | None:
         """Starts a step of decode rows, as often as the plan says. `tables` are up to date with the plan."""
         size = bucket_of(len(plan.rows), self._max_rows)
-        if (size, kind) not in self._captured:
-            self._captured[size, kind] = self._capture(size, kind)
-        captured = self._captured[size, kind]
+        if size not in self._states:
+            self._states[size] = self._make_state(size)
+        state = self._states[size]
+        shares = self._bring_up(state, plan, tables)
+        key = (size, kind, shares)
+        if key not in self._captured:
+            self._captured[key] = self._capture(state, kind, shares)
+            self._bring_up(state, plan, tables)
+        captured = self._captured[key]
         if captured is None:
             return None
-        state = self._states[size]
-        self._bring_up(state, plan, tables)
         for _ in range(plan.repeats if captured.logits is None else 1):
             captured.graph.replay()
         state.next_positions = [work.begin + work.repeats for work in plan.rows]
@@ -179,13 +187,14 @@ class DecodeGraphs:
 
     # -- bringing a bucket's rows up to date --------------------------------------------------------------------------
 
-    def _bring_up(self, state: _State, plan: StepPlan, tables: PageTables) -> None:
+    def _bring_up(self, state: _State, plan: StepPlan, tables: PageTables) -> bool:
+        """Writes what changed; returns whether some rows share pages."""
         members = tuple((work.row, work.epoch) for work in plan.rows)
         if state.members != members or state.next_positions != [work.begin for work in plan.rows]:
             self._write_rows(state, plan, members)
         pages = [work.request.pages_changed for work in plan.rows]
         if pages == state.pages_seen:
-            return
+            return any(spans is not None for spans in state.host_spans)
         stale = [
             place
             for place, changed in enumerate(pages)
@@ -195,6 +204,31 @@ class DecodeGraphs:
         for device_table, host_table, source in zip(state.tables, state.host_tables, tables.tables, strict=True):
             self._patch(device_table, host_table, stale, source[rows])
         state.pages_seen = pages
+        return self._write_spans(state, plan, tables)
+
+    def _write_spans(self, state: _State, plan: StepPlan, tables: PageTables) -> bool:
+        """Says which rows begin with the same pages. What they share only grows until rows or pages change."""
+        rows = [work.row for work in plan.rows]
+        cached = np.array([work.begin for work in plan.rows], dtype=np.int64)
+        found: list[NDArray[np.int32] | None] = []
+        for table, target, known in zip(tables.tables, state.spans, state.host_spans, strict=True):
+            sharing = None
+            if target is not None:
+                used = -(-int(cached.max()) // self._cache.page_size)
+                sharing = find_sharing(table[rows, :used], cached, self._cache.page_size, _spans_of(state.size))
+            if sharing is None or target is None:
+                found.append(None)
+                continue
+            packed = np.zeros(target.shape[0], dtype=np.int32)
+            packed[: len(rows)] = sharing.order
+            packed[len(rows) : state.size] = np.arange(len(rows), state.size)
+            packed[state.size : 2 * state.size][: len(rows)] = sharing.shared
+            packed[2 * state.size :] = sharing.starts
+            if known is None or not np.array_equal(known, packed):
+                target.copy_(upload(packed, torch.int32, target.device))
+            found.append(packed)
+        state.host_spans = found
+        return any(spans is not None for spans in found)
 
     def _write_rows(self, state: _State, plan: StepPlan, members: tuple[tuple[int, int], ...]) -> None:
         count, size = len(plan.rows), state.size
@@ -229,23 +263,20 @@ class DecodeGraphs:
 
     # -- capturing ----------------------------------------------------------------------------------------------------
 
-    def _capture(self, size: int, kind: Kind) -> _Captured | None:
+    def _capture(self, state: _State, kind: Kind, shares: bool) -> _Captured | None:
         try:
-            if size not in self._states:
-                self._states[size] = self._make_state(size)
-            state = self._states[size]
             state.caps.zero_()  # every row closed: what runs now changes nothing
             state.members = ()
-            graph, (logits, keep) = self._pool.capture(lambda: self._step(state, kind))
+            graph, (logits, keep) = self._pool.capture(lambda: self._step(state, kind, shares))
             state.turn.zero_()
             state.host_turn = 0
         except torch.cuda.OutOfMemoryError:
-            log.warning("no memory to capture a graph for %d rows; such steps run without one", size)
+            log.warning("no memory to capture a graph for %d rows; such steps run without one", state.size)
             torch.cuda.empty_cache()
             return None
         return _Captured(graph, logits if kind == "any" else None, (logits, keep))
 
-    def _step(self, state: _State, kind: Kind) -> tuple[Tensor, object]:
+    def _step(self, state: _State, kind: Kind, shares: bool) -> tuple[Tensor | None, object]:
         """One whole step on the state's buffers."""
         page_size = self._cache.page_size
         for table, slots in zip(state.tables, state.slots, strict=True):
@@ -253,9 +284,20 @@ class DecodeGraphs:
                 self._last_tokens, state.rows, state.positions, state.caps, table, page_size,
                 state.token_ids, state.kv_len, slots,
             )  # fmt: skip
-        plan = self._backend.plan(state.layout, self._cache.groups)
+        layout = state.layout
+        if shares:
+            cascades = tuple(None if spans is None else _cascade(spans, state.size) for spans in state.spans)
+            layout = replace(layout, cascades=cascades)
+        plan = self._backend.plan(layout, self._cache.groups)
         step = AttentionStep(self._backend, plan, self._cache.layers)
         hidden = self._model.forward(state.token_ids, state.positions, step)
+        # a head with rows that no token has must not be chosen from as a whole
+        exact = kind == "greedy" and self._sampler.vocab_size == self._model.vocab_size
+        chosen = self._model.greedy(hidden) if exact else None
+        if chosen is not None:
+            best, ids = chosen
+            self.advance(state, ids, best)
+            return None, (plan, hidden)
         logits = self._model.logits(hidden)
         if kind != "any":
             ids, best = self._sampler.choose(logits, state.rows, state.positions + 1, draws=kind == "draw")
@@ -305,7 +347,23 @@ class DecodeGraphs:
             turn=torch.zeros(1, dtype=torch.int64, device=device),
             layout=layout,
             host_tables=[np.zeros((size, pages), dtype=np.int32) for _ in tables],
+            spans=[
+                None
+                if size < 2 or group.window is not None
+                else torch.zeros(2 * size + _spans_of(size) + 1, dtype=torch.int32, device=device)
+                for group in self._cache.groups
+            ],
+            host_spans=[None] * len(tables),
         )
+
+
+def _spans_of(size: int) -> int:
+    """Groups of rows with a common beginning that a bucket can tell apart."""
+    return max(1, min(8, size // 2))
+
+
+def _cascade(spans: Tensor, size: int) -> Cascade:
+    return Cascade(order=spans[:size], starts=spans[2 * size :], shared=spans[size : 2 * size])
 
 
 def _ring_part(ring: Tensor, first: int, count: int) -> Tensor:

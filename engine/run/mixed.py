@@ -311,7 +311,8 @@ class MixedGraphs:
         plan = self._backend.plan(layout, self._cache.groups)
         step = AttentionStep(self._backend, plan, self._cache.layers)
         hidden = self._model.forward(buffers.token_ids, part["positions"], step)
-        logits = self._model.logits(hidden[part["picked"]])
+        picked = hidden[part["picked"]]
+        logits = self._model.logits(picked)
         if kind == "any":
             return logits, part["picked"], torch.isfinite(logits.sum(-1)), (plan, hidden)
         ids, best = self._sampler.choose(logits, part["rows"], part["last_positions"] + 1, draws=kind == "draw")

@@ -111,7 +111,7 @@ def test_closing_rows_at_random_only_delays_them(expected: list[tuple[int, ...]]
         said[index].append(token)
     pages = [layer.k[1:].clone() for layer in rig.cache.layers]
     owned = {page for request in rig.requests for page in request.pages[0]}
-    graph = rig.graphs._captured[state.size, "greedy"]
+    graph = rig.graphs._captured[state.size, "greedy", False]
     assert graph is not None
     generator = torch.Generator(device="cuda").manual_seed(1)
     for turn in range(1, 200):
@@ -219,6 +219,25 @@ def test_pressure_preempts_and_changes_no_reply(make_engine: Callable[..., Engin
     tight = make_engine(4, 8, kv_memory_bytes=8 << 20)
     assert replies(tight, params) == plain
     assert tight.status().counters["preemptions"] > 0
+
+
+def test_chats_with_one_long_beginning_read_it_together_and_say_what_they_say_apart(
+    make_engine: Callable[..., Engine],
+) -> None:
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=24)
+    rng = random.Random(5)
+    shared = [rng.randrange(3, 5000) for _ in range(600)]
+    prompts = [[*shared, *(rng.randrange(3, 5000) for _ in range(5 + index))] for index in range(6)]
+    said = []
+    for sharing in (False, True):
+        engine = make_engine(1, 16, dtype="bfloat16", context_length=700, prefix_sharing=sharing)
+        handles = [engine.submit(prompt, params) for prompt in prompts]
+        said.append([handle.result().token_ids for handle in handles])
+        graphs: Any = engine._core._runner._graphs  # type: ignore[attr-defined]
+        assert any(shares for _, _, shares in graphs._captured) is sharing
+    assert sum(a[0] == b[0] for a, b in zip(*said, strict=True)) >= 5
+    same = sum(x == y for a, b in zip(*said, strict=True) for x, y in zip(a, b, strict=True))
+    assert same > 0.5 * 24 * len(prompts)
 
 
 def test_log_probabilities_come_with_every_token_of_a_repeated_step(make_engine: Callable[..., Engine]) -> None:
