@@ -1,20 +1,30 @@
-// The list of chats on the left: grouped by day, a live dot and a Stop on those that are writing.
+// The list of chats on the left: search, folders, groups by day, a live dot and a Stop on those that are writing.
 
+import { Row } from "./chat_row.js";
 import { h, icon, iconButton } from "./dom.js";
-import { dayAndTime, t } from "./words.js";
+import { openMenu } from "./menu.js";
+import { t } from "./words.js";
 
 const ROWS_AT_ONCE = 150; // drawn at first, and added whenever the end of the list comes into sight
 const DAY_MS = 86_400_000;
+const SEARCH_AFTER_MS = 150; // without a key
+const FOLDED_KEY = "octavo-folded"; // names of folders that are closed
 
 export class ChatList {
-  /** `actions`: open(id), create(), stop(id), rename(id, title), delete(id). */
+  /**
+   * `actions`: open(id, message), create(), createTemporary(), hide(), stop(id), update(id, values), organize(id),
+   * delete(id), keep(id), export(id, format), import(), search(text).
+   */
   constructor(panel, actions) {
     this.actions = actions;
-    this.chats = new Map(); // id: {id, title, updated, writing}
+    this.chats = new Map(); // id: as unpack() makes them
     this.rows = new Map();
+    this.heads = new Map(); // heading elements by group
     this.current = null;
     this.limit = ROWS_AT_ONCE;
     this.drawing = false;
+    this.folded = new Set(JSON.parse(localStorage.getItem(FOLDED_KEY) ?? "[]"));
+    this.found = null; // {text, hits: Map of id to {message, snippet}} as the server says
     this.filter = h("input", {
       type: "search",
       class: "filter",
@@ -22,18 +32,20 @@ export class ChatList {
       "aria-label": t("chats.filter"),
       autocomplete: "off",
       spellcheck: "false",
-      oninput: () => this.draw(),
+      oninput: () => this.typed(),
+      onkeydown: (event) => this.key(event),
     });
-    this.list = h("div", { class: "rows", role: "list" });
+    this.list = h("div", { class: "rows", role: "list", "aria-label": t("chats") });
     this.end = h("div", { class: "rows-end" });
     new IntersectionObserver(([entry]) => {
       if (!entry.isIntersecting || this.limit >= this.chats.size) return;
       this.limit += ROWS_AT_ONCE;
       this.draw();
     }).observe(this.end);
-    this.dialog = this.makeDialog();
+    this.count = h("div", { class: "offscreen", role: "status" });
     const create = h("button", { type: "button", class: "create", onclick: () => actions.create() }, icon("plus"), t("chats.new"));
     create.append(h("kbd", {}, /Mac|iP(hone|ad)/.test(navigator.platform) ? "⌘K" : "Ctrl K"));
+    const temporary = iconButton("ghost", t("chats.temporary"), () => actions.createTemporary(), { class: "quiet temporary" });
     const top = h(
       "div",
       { class: "brand" },
@@ -41,13 +53,31 @@ export class ChatList {
       h("span", {}, "Octavo"),
       iconButton("close", t("chats.close"), () => actions.hide(), { class: "quiet only-narrow" }),
     );
+    this.tools = iconButton("more", t("chats.all"), () => this.openTools(), { class: "quiet all" });
+    const box = h("label", { class: "filter-box" }, icon("search"), this.filter);
     panel.setAttribute("role", "navigation");
     panel.setAttribute("aria-label", t("chats"));
-    panel.append(top, create, h("label", { class: "filter-box" }, icon("search"), this.filter), this.list, this.dialog);
+    panel.append(
+      top,
+      h("div", { class: "creating" }, create, temporary),
+      h("div", { class: "finding" }, box, this.tools),
+      this.list,
+      this.count,
+    );
   }
 
   get(id) {
     return this.chats.get(id);
+  }
+
+  /** Names of the folders, in order. */
+  get folders() {
+    const names = new Set([...this.chats.values()].map((chat) => chat.folder).filter(Boolean));
+    return [...names].sort((a, b) => a.localeCompare(b));
+  }
+
+  get writing() {
+    return [...this.chats.values()].filter((chat) => chat.writing);
   }
 
   apply(message) {
@@ -62,17 +92,80 @@ export class ChatList {
     this.draw();
   }
 
+  focusSearch() {
+    this.filter.focus();
+    this.filter.select();
+  }
+
   /** The chat above or below the open one. */
   neighbour(step) {
-    const ids = this.sorted().map((chat) => chat.id);
+    const ids = this.sections().flatMap(({ name, chats }) => (this.folded.has(name) ? [] : chats.map((chat) => chat.id)));
     const at = ids.indexOf(this.current);
     return ids[at < 0 ? 0 : Math.max(0, Math.min(ids.length - 1, at + step))] ?? null;
   }
 
-  sorted() {
-    const wanted = this.filter.value.trim().toLocaleLowerCase();
-    const chats = [...this.chats.values()].sort((a, b) => b.updated - a.updated);
-    return wanted ? chats.filter((chat) => chat.title.toLocaleLowerCase().includes(wanted)) : chats;
+  // Search
+
+  get wanted() {
+    return this.filter.value.trim();
+  }
+
+  typed() {
+    clearTimeout(this.timer);
+    this.limit = ROWS_AT_ONCE;
+    if (!this.wanted) this.found = null;
+    else this.timer = setTimeout(() => this.actions.search(this.wanted), SEARCH_AFTER_MS);
+    this.draw();
+  }
+
+  key(event) {
+    if (event.isComposing) return;
+    if (event.key === "Escape" && this.filter.value) {
+      event.stopPropagation();
+      this.filter.value = "";
+      this.typed();
+    } else if (event.key === "ArrowDown" || event.key === "Enter") {
+      event.preventDefault();
+      const link = this.list.querySelector("a.chat-link");
+      if (event.key === "Enter") link?.click();
+      else link?.focus();
+    }
+  }
+
+  /** The server's answer to a search. */
+  searched(message) {
+    if (message.text !== this.wanted) return;
+    const hits = message.hits.map(([id, turn, snippet]) => [id, { message: turn, snippet, wanted: message.text }]);
+    this.found = { text: message.text, hits: new Map(hits) };
+    this.count.textContent = t("chats.found", { n: hits.length });
+    this.draw();
+  }
+
+  /** Until the server has answered, the titles that match; then what it found. */
+  hits() {
+    const known = this.found?.text === this.wanted ? this.found.hits : null;
+    if (known) return [...known].filter(([id]) => this.chats.has(id)).map(([id, hit]) => ({ ...this.chats.get(id), hit }));
+    const words = this.wanted.toLocaleLowerCase().split(/\s+/);
+    const named = (chat) => `${chat.title}\n${chat.folder}\n${chat.tags.join("\n")}`.toLocaleLowerCase();
+    const matches = [...this.chats.values()].filter((chat) => words.every((word) => named(chat).includes(word)));
+    return matches.sort(newest).map((chat) => ({ ...chat, hit: { message: null, snippet: "", wanted: this.wanted } }));
+  }
+
+  // Drawing
+
+  /** Chats by group, in the order of the list. */
+  sections() {
+    if (this.wanted) return [{ name: null, title: null, chats: this.hits() }];
+    const groups = new Map([["temporary", []], ["pinned", []]]);
+    for (const folder of this.folders) groups.set(`folder:${folder}`, []);
+    for (const chat of [...this.chats.values()].sort(newest)) {
+      const name = groupOf(chat);
+      if (!groups.has(name)) groups.set(name, []);
+      groups.get(name).push(chat);
+    }
+    return [...groups]
+      .filter(([, chats]) => chats.length)
+      .map(([name, chats]) => ({ name, title: name.startsWith("folder:") ? name.slice(7) : t(`chats.${name}`), chats }));
   }
 
   /** Soon, once for all changes of a moment. */
@@ -86,15 +179,21 @@ export class ChatList {
   }
 
   drawNow() {
-    const chats = this.sorted();
     const nodes = [];
-    let group = null;
-    for (const chat of chats.slice(0, this.limit)) {
-      const name = groupOf(chat.updated);
-      if (name !== group) nodes.push(h("h2", { class: "group" }, t((group = name))));
-      nodes.push(this.row(chat));
+    let left = this.limit;
+    for (const { name, title, chats } of this.sections()) {
+      if (left <= 0) break;
+      const folded = this.folded.has(name);
+      if (title !== null) nodes.push(this.head(name, title, folded));
+      if (folded) continue;
+      for (const chat of chats.slice(0, left)) nodes.push(this.row(chat));
+      left -= chats.length;
     }
-    if (nodes.length === 0) nodes.push(h("p", { class: "none" }, t(this.chats.size ? "chats.nomatch" : "chats.none")));
+    if (!nodes.length) {
+      const waits = this.wanted && this.found?.text !== this.wanted;
+      const words = !this.wanted ? "chats.none" : waits ? "chats.searching" : "chats.nomatch";
+      nodes.push(h("p", { class: "none" }, t(words)));
+    }
     for (const id of this.rows.keys()) if (!this.chats.has(id)) this.rows.delete(id);
     nodes.push(this.end);
     place(this.list, nodes);
@@ -102,97 +201,55 @@ export class ChatList {
 
   row(chat) {
     let row = this.rows.get(chat.id);
-    if (!row) {
-      row = new Row(chat.id, this.actions, (id) => this.confirmDelete(id));
-      this.rows.set(chat.id, row);
-    }
-    row.update(chat, chat.id === this.current);
+    if (!row) this.rows.set(chat.id, (row = new Row(chat.id, this.actions)));
+    row.update(chat, chat.id === this.current, chat.hit ?? null);
     return row.element;
   }
 
-  makeDialog() {
-    this.question = h("p", {});
-    const close = () => this.dialog.close();
-    const yes = h("button", { type: "button", class: "danger" }, t("delete.yes"));
-    yes.onclick = () => {
-      close();
-      this.actions.delete(this.doomed);
-    };
-    const no = h("button", { type: "button", class: "plain", onclick: close }, t("delete.no"));
-    const title = h("h2", { id: "delete-title" }, t("delete.title"));
-    return h("dialog", { "aria-labelledby": "delete-title" }, title, this.question, h("div", { class: "choices" }, no, yes));
+  /** Folders open and close; days are plain headings. */
+  head(name, title, folded) {
+    let head = this.heads.get(name);
+    if (!head) {
+      const isFolder = name.startsWith("folder:");
+      const button = h("button", { type: "button", onclick: () => this.fold(name) }, icon("chevron"), icon("folder"), h("span", { dir: "auto" }, title));
+      head = isFolder ? h("h2", { class: "group folder" }, button) : h("h2", { class: "group" }, title);
+      this.heads.set(name, head);
+    }
+    head.querySelector("button")?.setAttribute("aria-expanded", String(!folded));
+    return head;
   }
 
-  confirmDelete(id) {
-    this.doomed = id;
-    this.question.textContent = t("delete.text", { title: this.get(id)?.title || t("chats.untitled") });
-    this.dialog.showModal();
-  }
-}
-
-class Row {
-  constructor(id, actions, onDelete) {
-    this.id = id;
-    this.actions = actions;
-    this.title = h("span", { class: "title", dir: "auto" });
-    this.link = h("a", { href: `?c=${encodeURIComponent(id)}`, class: "link" }, h("i", { class: "dot" }), this.title);
-    this.link.onclick = (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // a new tab or window, as everywhere
-      event.preventDefault();
-      actions.open(id);
-    };
-    this.stop = iconButton("stop", t("chats.stop"), () => actions.stop(id), { class: "quiet stop" });
-    const tools = [
-      iconButton("pencil", t("chats.rename"), () => this.rename()),
-      iconButton("bin", t("chats.delete"), () => onDelete(id)),
-    ];
-    this.element = h("div", { class: "row-chat", role: "listitem", "data-id": id }, this.link, h("span", { class: "tools" }, ...tools), this.stop);
+  fold(name) {
+    if (!this.folded.delete(name)) this.folded.add(name);
+    localStorage.setItem(FOLDED_KEY, JSON.stringify([...this.folded]));
+    this.draw();
   }
 
-  update(chat, current) {
-    this.chat = chat;
-    this.title.textContent = chat.title || t("chats.untitled");
-    this.link.title = `${this.title.textContent}\n${dayAndTime(chat.updated)}`;
-    this.element.classList.toggle("writing", chat.writing);
-    this.stop.hidden = !chat.writing;
-    this.link.setAttribute("aria-label", chat.writing ? `${this.title.textContent}, ${t("chats.writing")}` : this.title.textContent);
-    if (current) this.link.setAttribute("aria-current", "page");
-    else this.link.removeAttribute("aria-current");
-  }
-
-  rename() {
-    const input = h("input", { class: "rename", maxlength: "200", "aria-label": t("chats.rename") });
-    input.value = this.chat.title;
-    let over = false;
-    const finish = (keep) => {
-      if (over) return;
-      over = true;
-      input.replaceWith(this.link);
-      const title = input.value.trim();
-      if (keep && title && title !== this.chat.title) this.actions.rename(this.id, title);
-    };
-    input.onblur = () => finish(true);
-    input.onkeydown = (event) => {
-      if (event.isComposing) return;
-      if (event.key === "Enter") finish(true);
-      if (event.key === "Escape") finish(false);
-      event.stopPropagation();
-    };
-    this.link.replaceWith(input);
-    input.select();
+  openTools() {
+    openMenu(this.tools, [
+      { label: t("chats.import"), icon: "upload", run: () => this.actions.import() },
+      { label: t("chats.export.all.json"), icon: "download", run: () => this.actions.export(null, "json") },
+      { label: t("chats.export.all.markdown"), icon: "download", run: () => this.actions.export(null, "markdown") },
+    ]);
   }
 }
 
-function unpack([id, title, updated, writing]) {
-  return { id, title, updated, writing };
+/** A line as the server packs it (app/ui/hub.py). */
+function unpack([id, title, updated, writing, pinned, folder, tags, model]) {
+  return { id, title, updated, writing, pinned, folder, tags, model, temporary: id.startsWith("tmp-") };
 }
 
-function groupOf(seconds) {
+const newest = (a, b) => b.updated - a.updated;
+
+function groupOf(chat) {
+  if (chat.temporary) return "temporary";
+  if (chat.pinned) return "pinned";
+  if (chat.folder) return `folder:${chat.folder}`;
   const today = new Date().setHours(0, 0, 0, 0);
-  const at = seconds * 1000;
-  if (at >= today) return "chats.today";
-  if (at >= today - DAY_MS) return "chats.yesterday";
-  return at >= today - 7 * DAY_MS ? "chats.week" : "chats.older";
+  const at = chat.updated * 1000;
+  if (at >= today) return "today";
+  if (at >= today - DAY_MS) return "yesterday";
+  return at >= today - 7 * DAY_MS ? "week" : "older";
 }
 
 /** Make `nodes` the children of `parent`, moving only those that are elsewhere (a moved row would lose its focus). */

@@ -279,7 +279,9 @@ export class Composer {
     }
     this.button.classList.toggle("stops", this.writing);
     const empty = !this.text.value.trim() && !this.files.items.length;
-    this.button.disabled = !this.writing && (empty || this.sending !== null);
+    const idle = !this.writing && (empty || this.sending !== null);
+    if (idle && document.activeElement === this.button) this.focus(); // a disabled button would lose the keyboard
+    this.button.disabled = idle;
   }
 }
 

@@ -2,9 +2,11 @@
 
 import { announce } from "./dom.js";
 import { ChatList } from "./chats.js";
+import { Chatting } from "./chatting.js";
 import { Composer } from "./composer.js";
 import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
+import { ModelQuestion } from "./model_question.js";
 import { fetchModel, loadModel, unloadModel } from "./models.js";
 import { Nav } from "./nav.js";
 import { tellOnce } from "./news.js";
@@ -29,29 +31,47 @@ class Page {
     });
     const say = (command) => this.live.say(command);
     this.header = new Header(header, { showList: () => this.showList(true) });
-    this.list = new ChatList(chats, {
+    this.chatting = new Chatting({
+      say,
       open: (id) => this.open(id),
+      chat: () => this.chat,
+      list: () => this.list,
+      talk: () => this.talk,
+    });
+    this.list = new ChatList(chats, {
+      ...this.chatting.listActions,
       create: () => this.open(null),
       hide: () => this.showList(false),
-      stop: (chat) => say({ k: "stop", chat }),
-      rename: (chat, title) => say({ k: "rename", chat, title }),
-      delete: (chat) => say({ k: "delete", chat }),
     });
     this.talk = new Talk(
       talk,
       {
+        ...this.chatting.talkActions,
         source: (id) => this.source(id),
-        retry: () => say({ k: "retry", chat: this.chat }),
         earlier: (chat) => say({ k: "earlier", chat }),
       },
       () => this.talkChanged(),
     );
     this.composer = new Composer(composer, {
       send: ({ text, nonce: name, files, settings }) =>
-        say({ k: "send", chat: this.chat, text, nonce: name, files, settings, after: this.talk.chat?.last?.id }),
+        say({
+          k: "send",
+          chat: this.chat,
+          text,
+          nonce: name,
+          files,
+          settings,
+          after: this.talk.chat?.last?.id,
+          temporary: this.chatting.takesTemporary(this.chat),
+        }),
       stop: () => say({ k: "stop", chat: this.chat }),
       reading: (reading) => this.header.context(reading),
       go: (name, path) => this.panels.go(name, path),
+    });
+    this.question = new ModelQuestion(this.composer.box, {
+      use: () => say({ k: "use-model", chat: this.chat }),
+      change: () => say({ k: "switch-model", chat: this.chat }),
+      writing: () => this.list.writing,
     });
     this.welcome = new Welcome(this.talk.welcome, {
       put: (text) => this.composer.put(text),
@@ -100,9 +120,11 @@ class Page {
   }
 
   show() {
+    this.chatting.opened();
     this.position = this.talk.show(this.chat);
     this.composer.open(this.chat);
     this.list.select(this.chat);
+    this.question.show(this.list.get(this.chat));
     this.titled();
   }
 
@@ -119,6 +141,7 @@ class Page {
   disconnected() {
     this.header.connected(false);
     this.composer.connectionLost();
+    this.chatting.connectionLost();
     void this.checkKey();
     for (const waiting of this.sources.values()) waiting.reject(new Error("connection lost"));
     this.sources.clear();
@@ -133,9 +156,11 @@ class Page {
   take(message) {
     if (LIST_MESSAGES.has(message.k)) {
       this.list.apply(message);
+      this.question.show(this.list.get(this.chat));
       this.titled();
       return;
     }
+    if (this.chatting.take(message)) return;
     switch (message.k) {
       case "hello":
         this.checkBuild(message.build);
@@ -143,6 +168,7 @@ class Page {
         break;
       case "model":
         this.header.model(message);
+        this.question.show(this.list.get(this.chat), message);
         this.composer.modelChanged(message.state);
         this.welcome.model(message);
         break;
@@ -150,7 +176,9 @@ class Page {
         this.welcome.machine(message);
         break;
       case "sent":
-        if (this.composer.sent(message) && message.created && this.chat === null) this.created(message.chat);
+        if (!this.composer.sent(message)) break;
+        if (message.created && this.chat === null) this.created(message.chat);
+        else this.talk.follow();
         break;
       case "refused":
         this.composer.refused(message);
@@ -247,6 +275,11 @@ class Page {
 
   addShortcuts() {
     onShortcut("new", () => this.open(null));
+    onShortcut("temporary", () => this.chatting.newTemporary());
+    onShortcut("search", () => {
+      this.showList(true);
+      this.list.focusSearch();
+    });
     onShortcut("focus", () => this.composer.focus());
     onShortcut("attach", () => this.composer.attach.click());
     onShortcut("presets", () => this.panels.toggle("presets"));

@@ -1,22 +1,9 @@
-// One turn of the conversation: the user's text, or a reply that grows block by block.
+// A reply that grows block by block, with what is to be said about it and done with it.
 
-import { sentFiles } from "./attachments.js";
 import { copyText, h, icon, iconButton, announce, setHTML } from "./dom.js";
-import { dayAndTime, duration, has, speed, t, timeOfDay } from "./words.js";
-
-/** A turn of the user, as it was typed. */
-export class UserTurn {
-  constructor(turn) {
-    this.id = turn.id;
-    this.element = h(
-      "article",
-      { class: "turn user", "data-id": turn.id, "aria-label": t("turn.you") },
-      h("div", { class: "when", title: dayAndTime(turn.at) }, `${t("turn.you")} · ${timeOfDay(turn.at)}`),
-      sentFiles(turn.id, turn.files),
-      turn.text ? h("div", { class: "bubble", dir: "auto" }, turn.text) : null,
-    );
-  }
-}
+import { Editor } from "./editor.js";
+import { Versions } from "./versions.js";
+import { duration, has, said, speed, t } from "./words.js";
 
 /** A growing text: finished blocks stay, the last one changes. */
 class Blocks {
@@ -69,7 +56,10 @@ function confirmCopy(button) {
   setTimeout(() => button.replaceChildren(icon("copy")), 1500);
 }
 
-/** A reply. `actions` has `source(id)`, a promise of its Markdown, and `retry()`. */
+/**
+ * A reply. `actions`: source(id), a promise of its Markdown; retry(id), continue(), version(id, step), branch(id),
+ * editReply(id, text).
+ */
 export class ReplyTurn {
   constructor(turn, actions) {
     this.id = turn.id;
@@ -90,15 +80,20 @@ export class ReplyTurn {
     this.waiting = h("div", { class: "waiting", hidden: true });
     this.notes = h("div", { class: "notes" });
     this.copyButton = iconButton("copy", t("turn.copy"), () => this.copy());
-    this.retryButton = iconButton("retry", t("turn.retry"), () => actions.retry(), { class: "quiet retry" });
+    this.retryButton = iconButton("retry", t("turn.retry"), () => actions.retry(this.id));
+    this.continueButton = iconButton("onward", t("turn.continue"), () => this.goOn(), { class: "quiet continue" });
+    this.editButton = iconButton("pencil", t("turn.edit"), () => this.edit());
+    const branch = iconButton("branch", t("turn.branch"), () => actions.branch(this.id));
+    this.versions = new Versions((step) => actions.version(this.id, step));
     this.figures = h("div", { class: "figures", role: "note", "aria-label": t("figures") });
-    this.footer = h("footer", {}, this.figures, h("div", { class: "tools" }, this.copyButton, this.retryButton));
+    this.tools = h("div", { class: "tools" }, this.copyButton, this.retryButton, this.continueButton, this.editButton, branch);
+    this.footer = h("footer", {}, this.versions.element, this.figures, this.tools);
     this.element = h(
       "article",
-      { class: "turn reply", "data-id": turn.id, "aria-label": t("turn.model") },
+      { class: "turn reply", "data-id": turn.id, "aria-label": t("turn.model"), tabindex: "-1" },
       this.thoughtBox,
       this.waiting,
-      answerText,
+      (this.text = answerText),
       this.notes,
       this.footer,
     );
@@ -131,10 +126,18 @@ export class ReplyTurn {
     this.wait(this.live ? about.progress : null);
     this.think(about.thinking);
     this.note(about);
-    this.footer.hidden = this.live;
-    this.copyButton.hidden = this.answer.element.childElementCount === 0;
+    if (about.versions) this.place(about);
+    const blank = this.answer.element.childElementCount === 0;
+    this.tools.hidden = this.live;
+    this.footer.hidden = this.live && this.versions.element.hidden;
+    this.copyButton.hidden = this.editButton.hidden = blank;
+    this.continueButton.hidden = blank && this.thoughtBox.hidden;
     this.figures.replaceChildren(...figures(about.stats, about.status));
     return ended;
+  }
+
+  place({ version, versions }) {
+    this.versions.show(version, versions);
   }
 
   wait(progress) {
@@ -180,15 +183,41 @@ export class ReplyTurn {
   }
 
   note(about) {
-    const notes = about.notices.map((remark) => h("p", { class: "notice" }, remark.text));
+    const notes = about.notices.map((remark) => h("p", { class: "notice" }, said(remark.code, remark.values, remark.text)));
     const blank = this.answer.element.childElementCount === 0;
     if (about.status === "failed") {
-      const retry = h("button", { type: "button", class: "plain", onclick: () => this.actions.retry() }, t("turn.retry"));
-      notes.push(h("div", { class: "failure", role: "alert" }, h("p", {}, about.error?.text || t("turn.failed")), retry));
+      const retry = h("button", { type: "button", class: "plain", onclick: () => this.actions.retry(this.id) }, t("turn.retry"));
+      notes.push(h("div", { class: "failure", role: "alert" }, h("p", {}, said(about.error?.code, {}, about.error?.text || t("turn.failed"))), retry));
     } else if (about.status === "stopped" && blank) {
       notes.push(h("p", { class: "notice" }, t("turn.stopped")));
     }
     this.notes.replaceChildren(...notes);
+  }
+
+  /** The button goes while the reply is written: the keyboard stays in this turn. */
+  goOn() {
+    this.actions.continue();
+    this.element.focus({ preventScroll: true });
+  }
+
+  /** Another version of the reply, written by the reader. */
+  async edit() {
+    if (this.editor) return;
+    const source = await this.actions.source(this.id);
+    if (this.editor) return;
+    this.editor = new Editor(source, {
+      yes: t("turn.save"),
+      about: t("turn.edit.about"),
+      send: (text) => this.actions.editReply(this.id, text),
+      end: () => {
+        this.editor = null;
+        this.element.classList.remove("editing");
+        this.editButton.focus({ preventScroll: true });
+      },
+    });
+    this.element.classList.add("editing");
+    this.text.after(this.editor.element);
+    this.editor.focus();
   }
 
   async copy() {
@@ -213,6 +242,7 @@ function figures(stats, status) {
   const prompt = { n: stats.prompt, m: stats.cached };
   parts.push(stats.cached ? t("figures.cached", prompt) : t("figures.prompt", prompt));
   parts.push(t("figures.tokens", { n: stats.tokens }));
+  if (stats.drafted) parts.push(t("figures.accepted", { n: Math.round((100 * stats.accepted) / stats.drafted) }));
   if (stats.left_out) parts.push(t("figures.left", { n: stats.left_out }));
   parts.push(has(`reason.${stats.reason}`) ? t(`reason.${stats.reason}`) : stats.reason);
   return parts.map((text) => h("span", {}, text));

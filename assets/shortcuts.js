@@ -11,6 +11,8 @@ const TABLE = [
   ["break", ["Shift+Enter"], true],
   ["stop", ["Escape"], true],
   ["new", ["Mod+K", "Mod+Shift+O"]],
+  ["temporary", ["Mod+Shift+J"]],
+  ["search", ["Mod+Shift+F"]],
   ["switch", ["Alt+ArrowUp", "Alt+ArrowDown"], true],
   ["focus", ["Shift+Escape", "/"]],
   ["attach", ["Mod+Shift+U"]],

@@ -1,10 +1,12 @@
 // The conversation in the middle: the turns of the open chat, following the reply only while the reader is at its end.
 
 import { announce, h, icon } from "./dom.js";
-import { ReplyTurn, UserTurn } from "./reply.js";
+import { ReplyTurn } from "./reply.js";
+import { UserTurn } from "./user_turn.js";
 import { t } from "./words.js";
 
 const NEAR_END_PX = 40;
+const ANCHORED_MS = 500; // a turn that was turned to another version stands still while what follows it comes
 const KEPT_CHATS = 12; // drawn chats kept aside, for switching back at once
 
 /** The turns of one chat. */
@@ -69,7 +71,7 @@ class Chat {
   }
 
   make(turn) {
-    return turn.role === "user" ? new UserTurn(turn) : new ReplyTurn(turn, this.actions);
+    return turn.role === "user" ? new UserTurn(turn, this.actions) : new ReplyTurn(turn, this.actions);
   }
 
   drop(id) {
@@ -83,6 +85,11 @@ class Chat {
     for (const turn of this.turns) turn.element.classList.toggle("last", turn === this.last);
   }
 
+  /** Where turns stand among their versions. */
+  moved(places) {
+    for (const [id, version, versions] of places) this.find(id)?.place({ version, versions });
+  }
+
   find(id) {
     return this.turns.findLast((turn) => turn.id === id);
   }
@@ -91,13 +98,33 @@ class Chat {
 /** The panel. `actions` are commands to the server; `onChange` is called when the open chat or its state changes. */
 export class Talk {
   constructor(panel, actions, onChange) {
-    this.actions = actions;
+    this.actions = {
+      ...actions,
+      version: (id, step) => {
+        this.pinned = false;
+        this.expect(id, (turn) => turn.versions.focus(step), true);
+        actions.version(id, step);
+      },
+      retry: (id) => {
+        this.expect(id, (turn) => turn.element.focus({ preventScroll: true }));
+        actions.retry(id);
+      },
+    };
     this.onChange = onChange;
+    this.expected = null; // {at, focus}: where the keyboard goes on when the turn it was in has been replaced
+    this.anchor = null; // {turn, top, until}: a turn that stays at this height of the window
+    this.wanted = null; // a turn that is to be shown, once it is there
     this.chats = new Map();
     this.chat = null;
     this.pinned = true;
     this.top = 0;
     this.welcome = h("div", { class: "welcome" });
+    this.temporary = h(
+      "div",
+      { class: "temporary-note", hidden: true },
+      icon("ghost"),
+      h("p", {}, h("strong", {}, t("temporary.title")), " ", t("temporary.text")),
+    );
     this.toEnd = h(
       "button",
       { type: "button", class: "to-end", hidden: true, "aria-label": t("turn.end"), title: t("turn.end") },
@@ -106,7 +133,7 @@ export class Talk {
     this.toEnd.onclick = () => this.follow();
     this.scroller = h("div", { class: "scroller", tabindex: "0", "aria-label": t("talk") }, this.welcome);
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
-    panel.append(this.scroller, this.toEnd);
+    panel.append(this.scroller, this.temporary, this.toEnd);
     new ResizeObserver(() => this.settle()).observe(this.scroller);
   }
 
@@ -127,6 +154,7 @@ export class Talk {
     this.pinned = !this.chat || this.chat.scroll === null;
     if (!this.pinned) this.scroller.scrollTop = this.chat.scroll;
     this.top = this.scroller.scrollTop;
+    this.expected = this.wanted = null;
     this.settle();
     this.onChange();
     return this.chat?.position ?? null;
@@ -144,6 +172,56 @@ export class Talk {
     this.chats.delete(id);
   }
 
+  /** Say that what is written here is not kept; `keep` makes it last, null where there is nothing yet. */
+  showTemporary(yes, keep = null) {
+    this.temporary.hidden = !yes;
+    this.temporary.querySelector("button")?.remove();
+    if (keep) this.temporary.append(h("button", { type: "button", class: "plain", onclick: keep }, t("chats.keep")));
+  }
+
+  /** Scroll to a turn; it may be in another version or among the earlier ones, and not be here yet. */
+  goTo(id) {
+    this.wanted = { id, revealed: false, tries: 40 };
+    this.seek();
+  }
+
+  seek() {
+    const { wanted, chat } = this;
+    if (!wanted || !chat?.known) return;
+    const turn = chat.find(wanted.id);
+    if (turn) {
+      this.wanted = null;
+      this.pinned = false;
+      turn.element.scrollIntoView({ block: "center" });
+      turn.element.classList.add("found");
+      setTimeout(() => turn.element.classList.remove("found"), 2000);
+      turn.element.focus({ preventScroll: true });
+    } else if (!wanted.revealed) {
+      wanted.revealed = true;
+      this.actions.reveal(wanted.id);
+    } else if (!chat.earlier.hidden && wanted.tries > 0) {
+      wanted.tries -= 1;
+      this.actions.earlier(chat.id);
+    }
+  }
+
+  /** A turn is about to be replaced: `focus` puts the keyboard into its successor, which stands `still` if wanted. */
+  expect(id, focus, still = false) {
+    const at = this.chat?.turns.findIndex((turn) => turn.id === id) ?? -1;
+    const top = at < 0 ? 0 : this.chat.turns[at].element.getBoundingClientRect().top;
+    this.expected = at < 0 ? null : { at, focus, top: still ? top : null };
+  }
+
+  /** The turn that takes the place of the expected one is there. */
+  arrived() {
+    const { expected, chat } = this;
+    const turn = expected && chat.turns[expected.at];
+    if (!turn) return;
+    this.expected = null;
+    if (expected.top !== null) this.anchor = { turn, top: expected.top, until: performance.now() + ANCHORED_MS };
+    if (document.activeElement === document.body) expected.focus(turn);
+  }
+
   /** A message about the open chat. */
   apply(message) {
     const { chat } = this;
@@ -151,13 +229,16 @@ export class Talk {
     switch (message.k) {
       case "chat":
         if (message.chat !== chat.id) return;
-        chat.open(message);
+        this.open(message);
         if (chat.element.parentNode !== this.scroller) this.scroller.replaceChildren(chat.element);
         break;
       case "turn":
         chat.add(message.turn);
-        if (message.turn.role === "user") this.pinned = true;
+        if (this.chat.turns.length - 1 === this.expected?.at) this.arrived();
         break;
+      case "places":
+        chat.moved(message.places);
+        return;
       case "drop":
         chat.drop(message.from);
         break;
@@ -174,6 +255,13 @@ export class Talk {
     }
     this.settle();
     this.onChange();
+    this.seek();
+  }
+
+  /** The whole picture of the chat. */
+  open(message) {
+    this.chat.open(message);
+    this.arrived();
   }
 
   /** Add above what is read without moving it. */
@@ -198,9 +286,11 @@ export class Talk {
     this.settle();
   }
 
-  /** After a change: stay at the end if the reader was there. */
+  /** After a change: stay at the end if the reader was there, or at the turn that is looked at. */
   settle() {
-    const { scroller } = this;
+    const { scroller, anchor } = this;
+    if (anchor && (this.pinned || performance.now() > anchor.until)) this.anchor = null;
+    else if (anchor) scroller.scrollTop += anchor.turn.element.getBoundingClientRect().top - anchor.top;
     if (this.pinned) {
       scroller.scrollTop = scroller.scrollHeight;
       this.top = scroller.scrollTop;

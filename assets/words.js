@@ -19,6 +19,11 @@ export function t(key, values = {}) {
   });
 }
 
+/** Our own words for what the server says under a name, or else its own. */
+export function said(code, values, otherwise) {
+  return code && (has(`said.${code}`) || has(`said.${code}.other`)) ? t(`said.${code}`, values ?? {}) : otherwise;
+}
+
 export const has = (key) => key in words;
 
 /** 3.1k for a number of tokens. */

@@ -229,6 +229,8 @@ class Reply:
             reason=event.reason,
             stopped_by=event.stopped_by,
             left_out_turns=self._left_out_turns,
+            draft_tokens=event.usage.draft_tokens,
+            accepted_tokens=event.usage.accepted_tokens,
         )
         if event.reason == "error":
             return _Outcome("failed", event.error or "The engine could not finish this reply.", stats)

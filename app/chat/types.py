@@ -26,6 +26,8 @@ class ReplyStats:
     reason: EndReason
     stopped_by: str | None = None
     left_out_turns: int = 0  # oldest turns that did not fit the window
+    draft_tokens: int = 0  # guessed ahead and checked
+    accepted_tokens: int = 0  # of those, the ones that were right
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ class ChatCommands:
             "branch": self._branch,
             "stop": self._stop,
             "update": self._update,
-            "rename": self._update,
             "delete": self._delete,
             "restore": self._restore,
             "keep": self._keep,

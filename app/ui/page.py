@@ -30,7 +30,7 @@ TITLE = "Octavo"
 ASSETS = "/ui"  # Gradio has /assets and /static for itself
 ASSET_FOLDERS = ("panels",)
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-STYLES = ("tokens", "page", "chats", "main", "text", "composer", "welcome", "panels", "narrow")  # in this order
+STYLES = ("tokens", "page", "chats", "main", "text", "talk", "composer", "welcome", "panels", "narrow")  # in this order
 QUEUE_LOOK_S = 1.0
 HEAD = "\n".join(
     [

@@ -171,6 +171,8 @@ def _figures(stats: ReplyStats | None) -> dict[str, Any] | None:
         "reason": stats.reason,
         "stopped_by": stats.stopped_by,
         "left_out": stats.left_out_turns,
+        "drafted": stats.draft_tokens,
+        "accepted": stats.accepted_tokens,
     }
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from driving import answer, chat_id, reply, send, until, wait_for_end
+from driving import answer, chat_id, choose, reply, row_of, send, until, wait_for_end
 
 Page = Any  # playwright's; it need not be installed to collect these tests
 
@@ -96,19 +96,16 @@ def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page) ->
     page.go_back()
     page.wait_for_url(f"**/?c={first}")
 
-    row = page.locator(f".row-chat[data-id='{first}']")
-    row.hover()
-    row.get_by_role("button", name="Rename").click()
+    row = row_of(page, first)
+    choose(page, first, "Rename")
     page.keyboard.insert_text("Renamed <b>it</b>")
     page.keyboard.press("Enter")
     until(page, "document.title === 'Renamed <b>it</b> · Octavo'")
-    row.hover()
-    row.get_by_role("button", name="Delete").click()
+    choose(page, first, "Delete")
     dialog = page.get_by_role("dialog", name="Delete this chat?")
     dialog.get_by_role("button", name="Keep it").click()
     assert row.count() == 1
-    row.hover()
-    row.get_by_role("button", name="Delete").click()
+    choose(page, first, "Delete")
     dialog.get_by_role("button", name="Delete").click()
     row.wait_for(state="detached")
     page.wait_for_selector(".welcome .example")
@@ -240,7 +237,7 @@ def test_what_the_model_and_the_user_write_can_do_nothing(page: Page, server: An
     page.wait_for_timeout(200)
     assert page.evaluate("window.hit") is None
     assert page.evaluate("getComputedStyle(document.body).display") != "none"
-    assert page.locator(".row-chat .title").first.inner_text().startswith("echo <img src=x")
+    assert page.locator(".row-chat [aria-current] .title").inner_text().startswith("echo <img src=x")
 
 
 def test_the_page_runs_under_a_strict_policy(page: Page, server: Any, watched: Any) -> None:
@@ -270,7 +267,7 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> Non
     )
     assert nameless == []
     seen = set()
-    page.get_by_role("button", name="New chat").focus()
+    page.locator(".create").focus()
     for _ in range(6):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.ariaLabel"))
@@ -278,5 +275,5 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> Non
     for _ in range(12):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.ariaLabel"))
-    assert {"Search titles", "Rename", "Delete", "Model", "Copy", "Retry", "Message"} <= seen
+    assert {"Search chats", "Temporary chat", "More for this chat", "Edit", "Model", "Copy", "Retry", "Message"} <= seen
     assert page.locator("[role=log]").count() == 1

@@ -6,7 +6,7 @@ import json
 import statistics
 from typing import Any
 
-from driving import answer, chat_id, reply, send, until, wait_for_end
+from driving import answer, chat_id, choose, reply, send, until, wait_for_end
 
 Page = Any
 
@@ -102,8 +102,7 @@ def test_two_tabs_on_one_chat_agree(server: Any, watched: Any, page: Page) -> No
     wait_for_end(page)
     wait_for_end(other)
     assert page.locator("article").count() == other.locator("article").count() == 4
-    page.locator(f".row-chat[data-id='{chat_id(page)}']").hover()
-    page.locator(f".row-chat[data-id='{chat_id(page)}']").get_by_role("button", name="Delete").click()
+    choose(page, chat_id(page), "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     other.wait_for_selector(".welcome .example")
     assert "deleted" in other.locator("#composer-hint").inner_text()

@@ -90,7 +90,7 @@ def test_on_a_phone_the_list_slides_over_the_conversation(server: Any, open_cont
     assert page.locator("#octavo-chats").is_hidden()
     page.get_by_role("button", name="Show the list of chats").click()
     page.wait_for_selector("#octavo-chats", state="visible")
-    page.get_by_role("button", name="New chat").click()
+    page.locator(".create").click()
     page.wait_for_selector("#octavo-chats", state="hidden")
     box = page.get_by_role("textbox", name="Message").bounding_box()
     assert box["y"] + box["height"] < 780

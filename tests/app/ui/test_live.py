@@ -174,7 +174,7 @@ def test_half_a_surrogate_pair_in_a_name_does_not_end_the_connection(tab: Speake
     tab.say(k="send", chat=None, text=" ", nonce=half)
     tab.until("refused", nonce="n\ufffd")
     tab.say(k="send", chat=half, text=" ", nonce=[half])  # no name at all
-    tab.say(k="rename", chat=[half], title="x" * 10)
+    tab.say(k="update", chat=[half], title="x" * 10)
     tab.say(k="retry", chat=[half], nonce=[half])
     assert tab.until("refused", what="retry")["nonce"] is None
     tab.say(k="send", chat=None, text="Hello", nonce=half)
@@ -196,7 +196,7 @@ def test_renaming_and_deleting_reach_every_tab(tab: Speaker, client: TestClient)
     with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
         other = Speaker(socket)
         assert other.until("list")["chats"][0][:2] == [chat, "Hello"]
-        tab.say(k="rename", chat=chat, title="  Greeting ")
+        tab.say(k="update", chat=chat, title="  Greeting ")
         assert other.until("listed")["chat"][:2] == [chat, "Greeting"]
         tab.say(k="delete", chat=chat)
         assert other.until("unlisted") == {"k": "unlisted", "chat": chat}

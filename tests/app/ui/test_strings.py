@@ -48,6 +48,7 @@ def test_every_word_is_used() -> None:
         "example.",
         "composer.s",
         "chats.",
+        "import.",
         "nav.",
         "models.fit.",
         "models.fits.",

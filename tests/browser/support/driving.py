@@ -38,6 +38,19 @@ def wait_for_end(page: Page) -> None:
     page.wait_for_selector("article.reply.last:not(.live)")
 
 
+def row_of(page: Page, chat: str) -> Any:
+    """The chat's line in the list."""
+    return page.locator(f".row-chat[data-id='{chat}']")
+
+
+def choose(page: Page, chat: str, item: str) -> None:
+    """Choose from the menu of a chat's line in the list."""
+    row = row_of(page, chat)
+    row.hover()
+    row.get_by_role("button", name="More for this chat").click()
+    page.get_by_role("menuitem", name=item).click()
+
+
 def chat_id(page: Page) -> str:
     page.wait_for_url("**/?c=*")
     return page.url.rpartition("=")[2]

@@ -1,0 +1,49 @@
+// A turn of the user: the text as it was typed, its files, and another version of it.
+
+import { sentFiles } from "./attachments.js";
+import { h, iconButton } from "./dom.js";
+import { Editor } from "./editor.js";
+import { Versions } from "./versions.js";
+import { dayAndTime, t, timeOfDay } from "./words.js";
+
+export class UserTurn {
+  /** `actions`: resend(id, text), version(id, step). */
+  constructor(turn, actions) {
+    this.id = turn.id;
+    this.text = turn.text;
+    this.actions = actions;
+    this.versions = new Versions((step) => actions.version(this.id, step));
+    this.bubble = turn.text ? h("div", { class: "bubble", dir: "auto" }, turn.text) : null;
+    this.editButton = iconButton("pencil", t("turn.edit"), () => this.edit());
+    this.tools = h("div", { class: "tools" }, this.editButton, this.versions.element);
+    this.element = h(
+      "article",
+      { class: "turn user", "data-id": turn.id, "aria-label": t("turn.you"), tabindex: "-1" },
+      h("div", { class: "when", title: dayAndTime(turn.at) }, `${t("turn.you")} · ${timeOfDay(turn.at)}`),
+      sentFiles(turn.id, turn.files),
+      (this.said = h("div", { class: "said" }, this.bubble, this.tools)),
+    );
+    this.place(turn);
+  }
+
+  place({ version, versions }) {
+    this.versions.show(version, versions);
+  }
+
+  edit() {
+    if (this.editor) return;
+    this.editor = new Editor(this.text, {
+      yes: t("turn.resend"),
+      about: t("turn.edit.about"),
+      send: (text) => this.actions.resend(this.id, text),
+      end: () => {
+        this.editor = null;
+        this.element.classList.remove("editing");
+        this.editButton.focus({ preventScroll: true });
+      },
+    });
+    this.element.classList.add("editing");
+    this.said.after(this.editor.element);
+    this.editor.focus();
+  }
+}

@@ -1,0 +1,162 @@
+"""Chats: versions of their turns, the list of them, those that are not kept, the files they come from and go to."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from driving import answer, chat_id, choose, reply, row_of, send, until, wait_for_end
+
+Page = Any  # playwright's; it need not be installed to collect these tests
+
+
+TURNS = """() => [...document.querySelectorAll('article.turn')].map(turn => {
+    const text = turn.querySelector('.bubble, :scope > .blocks').innerText.trim();
+    const versions = turn.querySelector('.versions:not([hidden]) span');
+    return versions ? `${text} ${versions.textContent}` : text;
+})"""
+
+
+def ended(page: Page, expected: list[str]) -> None:
+    wait_for_end(page)
+    until(page, f"JSON.stringify(({TURNS})()) === JSON.stringify({json.dumps(expected, ensure_ascii=False)})")
+
+
+def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
+    send(page, "echo one")
+    ended(page, ["echo one", "one"])
+    send(page, "echo two")
+    ended(page, ["echo one", "one", "echo two", "two"])
+    reply(page).get_by_role("button", name="Retry").press("Enter")
+    ended(page, ["echo one", "one", "echo two", "two 2/2"])
+    assert page.evaluate("document.activeElement.closest('article').classList.contains('last')")  # keeps the keyboard
+    first = page.locator("article.user").first
+    first.hover()
+    first.get_by_role("button", name="Edit").click()
+    page.keyboard.insert_text(" more")
+    page.keyboard.press("Control+Enter")
+    ended(page, ["echo one more 2/2", "one more"])
+    page.locator("article.user").first.get_by_role("button", name="Version before").press("Enter")
+    ended(page, ["echo one 1/2", "one", "echo two", "two 2/2"])
+    assert page.evaluate("document.activeElement.ariaLabel") == "Next version"
+    page.reload()
+    ended(page, ["echo one 1/2", "one", "echo two", "two 2/2"])
+    reply(page).get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Another version").fill("put **right**")
+    page.get_by_role("button", name="Save").click()
+    ended(page, ["echo one 1/2", "one", "echo two", "put right 3/3"])
+    reply(page).get_by_role("button", name="Continue").click()
+    until(page, "document.querySelector('article.reply.last .figures').textContent.includes('finished')")
+    assert answer(page).startswith("put right")
+    assert len(answer(page)) > len("put right")
+    source = chat_id(page)
+    page.locator("article.reply").first.hover()
+    page.locator("article.reply").first.get_by_role("button", name="Branch").click()
+    until(page, f"location.search.startsWith('?c=') && !location.search.includes('{source}')")
+    ended(page, ["echo one", "one"])
+    assert "echo one (2)" in row_of(page, chat_id(page)).inner_text()
+
+
+def test_the_list_finds_pins_sorts_and_undoes(page: Page) -> None:
+    send(page, "echo 我们去看海边的灯塔")
+    wait_for_end(page)
+    tower = chat_id(page)
+    page.keyboard.press("Control+k")
+    page.wait_for_selector(".welcome .example")
+    send(page, "echo needle in a haystack")
+    until(page, f"location.search.startsWith('?c=') && !location.search.includes('{tower}')")
+    wait_for_end(page)
+    needle = chat_id(page)
+
+    page.keyboard.press("Control+Shift+F")
+    page.keyboard.insert_text("灯塔")
+    row_of(page, needle).wait_for(state="detached")
+    row_of(page, tower).locator(".more mark", has_text="灯塔").wait_for()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/?c={tower}")
+    until(page, "document.activeElement.closest('article')?.innerText.includes('灯塔')")
+    page.get_by_role("searchbox").press("Escape")
+    row_of(page, needle).wait_for()
+
+    choose(page, tower, "Pin")
+    page.locator("h2.group", has_text="Pinned").wait_for()
+    choose(page, needle, "Folder and tags")
+    page.get_by_role("combobox", name="Folder").fill("Farm")
+    page.get_by_role("textbox", name="Tags").fill("hay, straw")
+    page.keyboard.press("Enter")
+    page.locator("h2.group", has_text="Farm").wait_for()
+    assert "#hay #straw" in row_of(page, needle).inner_text()
+    page.get_by_role("button", name="Farm").click()
+    row_of(page, needle).wait_for(state="detached")
+    page.get_by_role("button", name="Farm").click()
+
+    choose(page, tower, "Delete")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    row_of(page, tower).wait_for(state="detached")
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_url(f"**/?c={tower}")
+    row_of(page, tower).wait_for()
+    wait_for_end(page)
+    assert answer(page) == "我们去看海边的灯塔"
+
+    page.get_by_role("button", name="Temporary chat").click()
+    page.get_by_text("It is not saved").wait_for()
+    send(page, "echo quiet")
+    until(page, "location.search.startsWith('?c=tmp-')")
+    wait_for_end(page)
+    page.locator("h2.group", has_text="Temporary").wait_for()
+    page.locator(".temporary-note").get_by_role("button", name="Keep").click()
+    until(page, "location.search.startsWith('?c=') && !location.search.includes('tmp-')")
+    wait_for_end(page)
+    assert answer(page) == "quiet"
+    page.locator(".temporary-note").wait_for(state="hidden")
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    return {"author": {"role": role}, "content": {"content_type": "text", "parts": [text]}}
+
+
+def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path) -> None:
+    send(page, "echo to be saved")
+    wait_for_end(page)
+    chat = chat_id(page)
+    with page.expect_download() as saved:
+        choose(page, chat, "Save as Markdown")
+    text = Path(saved.value.path()).read_text(encoding="utf-8")
+    assert saved.value.suggested_filename == "echo to be saved.md"
+    assert "to be saved" in text
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="More for all chats").click()
+        page.get_by_role("menuitem", name="Save all as JSON").click()
+    file = tmp_path / "octavo.json"
+    saved.value.save_as(file)
+    exported = json.loads(file.read_text(encoding="utf-8"))
+    assert chat in {item["id"] for item in exported["chats"]}
+    choose(page, chat, "Delete")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    row_of(page, chat).wait_for(state="detached")
+
+    theirs = {
+        "title": "From elsewhere",
+        "conversation_id": "x1",
+        "create_time": 1700000000,
+        "current_node": "b",
+        "mapping": {
+            "a": {"parent": None, "message": said("user", "hi")},
+            "b": {"parent": "a", "message": said("assistant", "**hello**")},
+        },
+    }
+    archive = tmp_path / "export.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("chat.html", "<html>")
+        zipped.writestr("conversations.json", json.dumps([theirs]))
+    with page.expect_file_chooser() as chosen:
+        page.get_by_role("button", name="More for all chats").click()
+        page.get_by_role("menuitem", name="Import").click()
+    chosen.value.set_files([file, archive])
+    page.locator(".toast", has_text="2 chats added").wait_for()
+    row_of(page, chat).wait_for()
+    page.locator(".row-chat", has_text="From elsewhere").locator("a").click()
+    until(page, "document.querySelector('article.reply strong')?.textContent === 'hello'")
