@@ -96,12 +96,14 @@ class Desk:
     ) -> tuple[Attachment, ...]:
         """The files of a message that is about to be stored, if it can be answered as the chat wants it.
 
-        A sending whose `nonce` was stored before is not looked at again. Raises AttachmentError, MessageTooLongError,
+        Another version of the turn `beside` keeps that one's files. A sending whose `nonce` was stored before is not looked at again. Raises AttachmentError, MessageTooLongError,
         ContextFullError, UnknownChatError.
         """
-        if nonce is not None and self._service.store_of(chat_id).find_nonce(chat_id, nonce) is not None:
+        store = self._service.store_of(chat_id)
+        if nonce is not None and store.find_nonce(chat_id, nonce) is not None:
             return ()
-        attachments = self.attachments(file_ids)
+        earlier = store.get_message(beside) if beside is not None else None
+        attachments = (*(earlier.attachments if earlier is not None else ()), *self.attachments(file_ids))
         reading = self.measure(chat_id, text, attachments, beside=beside)
         if reading is not None and reading.too_long:
             raise MessageTooLongError(reading.used, reading.limit)

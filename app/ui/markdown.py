@@ -103,9 +103,14 @@ class Renderer(RendererHTML):
         """A picture would be fetched from wherever the model says; its address is shown instead."""
         source = str(tokens[idx].attrs.get("src", ""))
         name = escape(tokens[idx].content) or "image"
-        if not is_safe_link(source):
+        if not is_safe_link(source) or tokens[idx].meta.get("linked"):
             return f'<span class="picture">{name}</span>'
         return f'<a href="{escape(source)}">{name} ({escape(urlsplit(source).netloc)})</a>'
+
+    def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]) -> str:
+        """Where a link really leads is always said, whatever its text or title pretends."""
+        tokens[idx].attrSet("title", str(tokens[idx].attrs.get("href", "")))
+        return str(self.renderToken(tokens, idx, options, env))
 
     def math_inline(self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]) -> str:
         token = tokens[idx]
@@ -188,6 +193,8 @@ def _bare_links(state: StateCore) -> None:
         depth = 0
         for token in block.children:
             depth += {"link_open": 1, "link_close": -1}.get(token.type, 0)
+            if token.type == "image" and depth > 0:
+                token.meta["linked"] = True  # a link inside a link is none
             if token.type == "text" and depth == 0:
                 children.extend(_split_links(token))
             else:

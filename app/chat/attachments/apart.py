@@ -6,26 +6,29 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 
 from octavo.app.chat.attachments.types import AttachmentError, Kind, ReadFile, remark
 
 log = logging.getLogger(__name__)
 
 LONGEST_S = 30.0
+AT_ONCE = threading.BoundedSemaphore(2)  # each may take a core and a gigabyte
 
 
 def read_apart(name: str, kind: Kind, data: bytes, *, longest_s: float = LONGEST_S) -> ReadFile:
     """What `worker` makes of the file. Raises AttachmentError, also where the worker dies or takes too long."""
     command = [sys.executable, "-P", "-m", "octavo.app.chat.attachments.worker", kind]
     try:
-        done = subprocess.run(
-            command,
-            input=data,
-            capture_output=True,
-            timeout=longest_s,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            check=False,
-        )
+        with AT_ONCE:
+            done = subprocess.run(
+                command,
+                input=data,
+                capture_output=True,
+                timeout=longest_s,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         raise AttachmentError("slow", name=name, seconds=round(longest_s)) from None
     try:

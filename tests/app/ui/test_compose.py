@@ -225,3 +225,15 @@ def test_without_a_model_files_are_read_and_nothing_is_measured(house: House) ->
     assert house.measure(text="hello")["reading"] is None
     fields = {field["name"]: field for field in house.client.get(PRESETS).json()["fields"]}
     assert (fields["temperature"]["value"], fields["temperature"]["source"]) == (0.7, "octavo")
+
+
+def test_another_version_of_a_turn_keeps_its_files(house: House) -> None:
+    file = house.attach("a.txt", b"alpha")
+    chat = house.send("read it", files=[file["id"]])["chat"]
+    house.wait_for_reply()
+    first = house.client.app.state.service.get_chat(chat).messages[0]  # type: ignore[attr-defined]
+    house.send("read it again", chat=chat, nonce="n2", beside=first.id)
+    house.wait_for_reply()
+    assert "File: a.txt\n```\nalpha\n```\n\nread it again" in house.engine.prompts[-1]
+    second = house.client.app.state.service.get_chat(chat).messages[0]  # type: ignore[attr-defined]
+    assert (second.version, second.versions, len(second.attachments)) == (2, 2, 1)

@@ -238,3 +238,16 @@ def test_task_boxes_take_the_place_of_bullets() -> None:
     (block,) = render("- [x] done\n- [ ] to do\n- plain")
     task = ' class="task"'
     assert re.findall(r"<li( class=\"task\")?>(.)", block) == [(task, "☑"), (task, "☐"), ("", "p")]
+
+
+def test_a_link_says_where_it_leads_whatever_it_pretends() -> None:
+    (block,) = render('[https://bank.example](https://evil.example/x "https://bank.example")')
+    assert 'href="https://evil.example/x"' in block
+    assert 'title="https://evil.example/x"' in block
+    assert block.count("bank.example") == 1
+
+
+def test_a_linked_picture_is_one_link() -> None:
+    (block,) = render("[![build](https://badges.example/b.svg)](https://ci.example/run)")
+    assert re.findall(r'href="([^"]*)"', block) == ["https://ci.example/run"]
+    assert text_of(block) == "build"
