@@ -1,8 +1,8 @@
 """Decode steps on the CPU through the compiled kernels of `octavo.kernels.cpu`: all layers in one call.
 
 What is fixed for a model is written into the kernels' tables once; a step only fills in where its rows stand. The
-kernels are compiled, or read from disk, by a thread of their own while the weights load; until they are there, and
-for every step they do not serve, the operations run one by one.
+kernels are compiled, or read from disk, by a thread of their own; until they are there, and for every step they do not
+serve, the operations run one by one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from torch import Tensor
 from octavo.engine.attention.base import AttentionStep, AttnSpec
 from octavo.engine.model.parameters import Weights
 from octavo.engine.model.spec import ModelSpec
-from octavo.engine.quant.base import WeightRef
 from octavo.engine.quant.plain import PlainFormat
 from octavo.kernels.cpu.compiled import compile_entry, is_kept, tag
 from octavo.kernels.cpu.crew import Crew
 from octavo.kernels.cpu.fields import (
-    LINE,
     MAX_ROWS,
     PHASES,
     Factor,
     Group,
     Layer,
-    Product,
     Step,
     counter_bytes,
     row_blocks,
     scratch_floats,
+    tile_columns,
 )
 
 log = logging.getLogger(__name__)
@@ -44,7 +42,7 @@ log = logging.getLogger(__name__)
 _KINDS = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 PATIENCE_S = 3.0
-_DECODE, _PRODUCT = 0, 1  # tasks of the kernels' entry
+_DECODE, _HEAD = 0, 1  # tasks of the kernels' entry
 
 
 def why_not_compiled(spec: ModelSpec, dtype: torch.dtype) -> str | None:
@@ -60,6 +58,8 @@ def why_not_compiled(spec: ModelSpec, dtype: torch.dtype) -> str | None:
     sizes = (spec.hidden_size, spec.intermediate_size, spec.head_size)
     if any(size % 32 for size in sizes):
         return f"sizes {sizes} are not all multiples of 32"
+    if spec.vocab_size < 16:
+        return "there are fewer tokens than a tile has outputs"
     return None
 
 
@@ -101,7 +101,7 @@ class Entry:
     def _compile(self) -> None:
         try:
             self._function = self._with_folder()
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             log.info("the CPU's kernels are not compiled: %s", error)
         except Exception:  # a processor or a numba that is not known must not cost more than speed
             log.warning("the CPU's kernels cannot be compiled; the operations run one by one", exc_info=True)
@@ -138,7 +138,6 @@ class CompiledDecode:
         self._kv: Sequence[object] | None = None  # the cache that the table of layers points into
         self._crew: Crew | None = None
         self._table = np.zeros(len(Step), dtype=np.int64)
-        self._product = np.zeros(len(Product), dtype=np.int64)
         self._blocks = [np.array(row_blocks(rows), dtype=np.int64) for rows in range(MAX_ROWS + 1)]
         self._kept: list[object] = []  # memory the tables point to
 
@@ -161,7 +160,8 @@ class CompiledDecode:
         """The normed hidden states [R, H] after all layers for embeddings [R, H] of a pure decode step; None if it is
         none, has too many rows, or the kernels are not there."""
         layout, rows = step.layout, len(hidden)
-        if rows > MAX_ROWS or layout.num_decode_rows != rows or layout.num_tokens != layout.num_rows:
+        pure = layout.num_decode_rows == rows and layout.num_tokens == layout.num_rows
+        if rows > MAX_ROWS or not pure or layout.shared_writes:
             return None
         enter = self._entry.function
         if enter is None or (step.layers is not self._kv and not self._point_at(step)):
@@ -170,47 +170,36 @@ class CompiledDecode:
         crew = self._prepared(rows)
         table, groups = self._table, self._groups
         self._hidden[:rows].copy_(hidden)
-        self._counters.fill(0)
-        table[Step.ROWS] = rows
         table[Step.POSITIONS] = positions.data_ptr()
         table[Step.KV_LENGTHS] = layout.kv_len.data_ptr()
         table[Step.PAGE_SIZE] = layout.page_size
-        table[Step.BLOCK_ROWS] = self._blocks[rows].ctypes.data
         table[Step.OUT] = out.data_ptr()
         for index, (pages, slots) in enumerate(zip(layout.tables, layout.write_slots)):
             groups[index] = pages.data_ptr(), pages.stride(0), slots.data_ptr()
         crew.run(enter, _DECODE, table.ctypes.data, self._tag)
         return out
 
-    def product(self, ref: WeightRef, x: Tensor) -> Tensor | None:
-        """x [R, in] times a plain weight, float32 [R, out]; None if there are too many rows or no kernels."""
-        rows, enter = len(x), self._entry.function
-        if rows > MAX_ROWS or enter is None:
+    def head(self, x: Tensor) -> Tensor | None:
+        """Scores [R, vocabulary] in float32 for x [R, H]; None if the rows are too many or the kernels not there."""
+        enter = self._entry.function
+        if len(x) > MAX_ROWS or enter is None or self._kv is None:
             return None
-        packed = ref.acquire()
-        y = torch.empty((rows, ref.spec.out_dim), dtype=torch.float32)
         x = x.contiguous()
-        crew, task = self._prepared(rows), self._product
-        self._counters[: (crew.size + 1) * LINE // 8] = 0
-        task[Product.ROWS] = rows
-        task[Product.TEAM] = crew.size
-        task[Product.COUNTERS] = self._counters.ctypes.data
-        task[Product.SCRATCH] = self._table[Step.SCRATCH]
-        task[Product.SCRATCH_SIZE] = self._table[Step.SCRATCH_SIZE]
-        task[Product.BLOCK_ROWS] = self._blocks[rows].ctypes.data
-        task[Product.X], task[Product.IN] = x.data_ptr(), ref.spec.in_dim
-        task[Product.W] = packed.weight.data_ptr()
-        task[Product.BIAS] = _address(packed.bias)
-        task[Product.OUT], task[Product.Y] = ref.spec.out_dim, y.data_ptr()
-        crew.run(enter, _PRODUCT, task.ctypes.data, self._tag)
-        ref.release()
-        return y
+        scores = torch.empty((len(x), self._spec.vocab_size), dtype=torch.float32)
+        crew = self._prepared(len(x))
+        self._table[Step.OUT], self._table[Step.LOGITS] = x.data_ptr(), scores.data_ptr()
+        crew.run(enter, _HEAD, self._table.ctypes.data, self._tag)
+        return scores
 
     def _point_at(self, step: AttentionStep) -> bool:
         """Fills the tables for a cache; False if the kernels cannot read it."""
         if any(plane.dtype != self._dtype for kv in step.layers for plane in (kv.k, kv.v)):
             return False
+        from octavo.kernels.cpu import tiles
+
         self._kv = step.layers
+        self._tiled = self._dtype == torch.bfloat16 and tiles.available()
+        self._configurations = {columns: tiles.configuration(columns) for columns in (8, 16)}
         spec, table = self._spec, self._table
         layers = np.zeros((len(spec.layers), len(Layer)), dtype=np.int64)
         for index, row in enumerate(layers):
@@ -227,7 +216,7 @@ class CompiledDecode:
             Step.INNER: spec.intermediate_size,
             Step.DELTA: width,
         }
-        buffers = {place: np.empty(MAX_ROWS * size, dtype=np.float32) for place, size in sizes.items()}
+        buffers = {place: np.zeros(MAX_ROWS * size, dtype=np.float32) for place, size in sizes.items()}
         for place, buffer in buffers.items():
             table[place] = buffer.ctypes.data
         self._hidden = torch.empty((2 * MAX_ROWS, width), dtype=torch.float32)
@@ -235,6 +224,7 @@ class CompiledDecode:
         table[Step.LAYERS], table[Step.NUM_LAYERS] = layers.ctypes.data, len(layers)
         table[Step.GROUPS], table[Step.FACTORS] = self._groups.ctypes.data, factors.ctypes.data
         table[Step.FINAL_NORM] = self._weights.norm.data_ptr()
+        table[Step.HEAD], table[Step.VOCABULARY] = self._weights.head.acquire().weight.data_ptr(), spec.vocab_size
         table[Step.WIDTH], table[Step.INNER_WIDTH] = width, spec.intermediate_size
         table[Step.Q_HEADS], table[Step.KV_HEADS] = spec.q_heads, spec.kv_heads
         table[Step.HEAD_SIZE], table[Step.ACT] = spec.head_size, _ACTIVATIONS[spec.activation]
@@ -264,7 +254,7 @@ class CompiledDecode:
         row[Layer.Q_NORM], row[Layer.K_NORM] = _address(layer.q_norm), _address(layer.k_norm)
 
     def _prepared(self, rows: int) -> Crew:
-        """The crew, with scratch memory and counters for so many threads."""
+        """The crew, with the tables ready for so many rows and for its threads."""
         threads = torch.get_num_threads()
         if self._crew is None or self._crew.size != threads:
             if self._crew is not None:
@@ -273,11 +263,17 @@ class CompiledDecode:
             spec = self._spec
             floats = scratch_floats(MAX_ROWS, spec.hidden_size, spec.q_heads, spec.kv_heads, spec.head_size)
             size = -(-floats * 4 // 4096) * 4096
-            self._scratch = np.empty(threads * size, dtype=np.uint8)
+            self._scratch = np.zeros(threads * size, dtype=np.uint8)
             phases = len(spec.layers) * PHASES + 1
             self._counters = np.zeros(counter_bytes(phases, threads) // 8, dtype=np.int64)
             self._table[Step.SCRATCH], self._table[Step.SCRATCH_SIZE] = self._scratch.ctypes.data, size
             self._table[Step.COUNTERS], self._table[Step.TEAM] = self._counters.ctypes.data, threads
+        columns = tile_columns(rows) if self._tiled else 0
+        self._table[Step.ROWS], self._table[Step.COLUMNS] = rows, columns
+        self._table[Step.BLOCK_ROWS] = self._blocks[rows].ctypes.data
+        if columns:
+            self._table[Step.TILES] = self._configurations[columns].ctypes.data
+        self._counters.fill(0)
         return self._crew
 
 

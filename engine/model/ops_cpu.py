@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec
-from octavo.engine.model.compiled import CompiledDecode, Entry, why_not_compiled
+from octavo.engine.model.compiled import CompiledDecode, why_not_compiled
 from octavo.engine.model.ops import Ops, activation
 from octavo.engine.model.parameters import Weights
 from octavo.engine.model.spec import ModelSpec
@@ -40,8 +40,6 @@ class CpuOps(Ops):
     def reads_rows(self, spec: ModelSpec, dtype: torch.dtype) -> bool:
         reason = why_not_compiled(spec, dtype)
         log.info("decode steps: %s", "compiled kernels" if reason is None else f"one by one ({reason})")
-        if reason is None:
-            Entry.of(dtype)  # compiles while the weights are read
         return reason is None
 
     def bind(self, weights: Weights, attn_specs: Sequence[AttnSpec], rope_tables: Sequence[Tensor]) -> None:
@@ -52,7 +50,7 @@ class CpuOps(Ops):
         return None if self.compiled is None else self.compiled.forward(hidden, positions, step)
 
     def head(self, ref: WeightRef, hidden: Tensor) -> Tensor:
-        scores = None if self.compiled is None else self.compiled.product(ref, hidden)
+        scores = None if self.compiled is None else self.compiled.head(hidden)
         return super().head(ref, hidden) if scores is None else scores
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

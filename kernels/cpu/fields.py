@@ -16,7 +16,7 @@ class _Step(NamedTuple):
     COUNTERS: int = 2  # int64 [phases, TEAM + 1] at 64 bytes each, zero at the beginning
     SCRATCH: int = 3  # TEAM pieces of SCRATCH_SIZE bytes
     SCRATCH_SIZE: int = 4
-    BLOCK_ROWS: int = 5  # int64 [R]: rows of the block that begins at a row, see `row_blocks`
+    BLOCK_ROWS: int = 5  # int64 [R]: rows of the block that begins at a row
     POSITIONS: int = 6  # int64 [R]
     KV_LENGTHS: int = 7  # int32 [R]
     GROUPS: int = 8  # int64 [groups, Group]
@@ -25,8 +25,8 @@ class _Step(NamedTuple):
     FACTORS: int = 11  # float32 [Factor]
     HIDDEN: int = 12  # float32 [R, H] and room for as much again
     QKV: int = 13  # float32 [R, (Hq + 2 Hkv) D]
-    ATTENDED: int = 14  # float32 [R, Hq D] in blocks
-    INNER: int = 15  # float32 [R, I] in blocks
+    ATTENDED: int = 14  # [R, Hq D] for a product
+    INNER: int = 15  # [R, I] for a product
     DELTA: int = 16  # float32 [R, H]
     OUT: int = 17  # [R, H] in the weights' dtype
     FINAL_NORM: int = 18  # float32 [H]
@@ -37,6 +37,11 @@ class _Step(NamedTuple):
     HEAD_SIZE: int = 23
     PAGE_SIZE: int = 24
     ACT: int = 25  # 0 SiLU, 1 GELU by tanh
+    COLUMNS: int = 26  # 0, or of the tile unit: ROWS rounded up
+    TILES: int = 27  # the unit's configuration for so many columns
+    HEAD: int = 28  # row-major [VOCABULARY, H]
+    VOCABULARY: int = 29
+    LOGITS: int = 30  # float32 [R, VOCABULARY]
 
 
 class _Group(NamedTuple):
@@ -72,23 +77,6 @@ class _Layer(NamedTuple):
     MLP_POST_NORM: int = 19
 
 
-class _Product(NamedTuple):
-    """One matrix product for rows [R, in] given in the weights' dtype; the result is float32 [R, out]."""
-
-    ROWS: int = 0
-    TEAM: int = 1
-    COUNTERS: int = 2
-    SCRATCH: int = 3  # as in Step; at least R * in float32 each
-    SCRATCH_SIZE: int = 4
-    BLOCK_ROWS: int = 5
-    X: int = 6
-    IN: int = 7
-    W: int = 8
-    BIAS: int = 9
-    OUT: int = 10
-    Y: int = 11
-
-
 class _Factor(NamedTuple):
     """Numbers that are no integers."""
 
@@ -98,9 +86,10 @@ class _Factor(NamedTuple):
     RESIDUAL: int = 3
 
 
-Step, Group, Layer, Product, Factor = _Step(), _Group(), _Layer(), _Product(), _Factor()
+Step, Group, Layer, Factor = _Step(), _Group(), _Layer(), _Factor()
 
 MAX_ROWS = 16  # more rows than that are the library's: its products read a weight once for all of them
+TILED_ROWS = 5  # so many rows are worth the tile unit: vectors are no longer done when the weights arrive
 PHASES = 5  # of a layer; one more at the end
 LINE = 64  # bytes that processors exchange at once
 KEYS = 128  # keys an attending thread looks at together
@@ -118,10 +107,17 @@ def row_blocks(rows: int) -> list[int]:
 
 
 def scratch_floats(rows: int, width: int, q_heads: int, kv_heads: int, head_size: int) -> int:
-    """float32 numbers a thread needs besides its stack: two copies of the rows, and either a tile or one unit of
+    """float32 numbers a thread needs besides its stack: two copies of the rows, and either three tiles or one unit of
     attention."""
     group = q_heads // kv_heads
-    return 2 * rows * width + max(8 * MAX_ROWS, head_size * (2 * group + 1) + group * (KEYS + 2))
+    return 2 * rows * width + max(3 * 16 * 16, head_size * (2 * group + 1) + group * (KEYS + 2))
+
+
+def tile_columns(rows: int) -> int:
+    """Step.COLUMNS for so many rows where the tile unit can be used."""
+    if rows < TILED_ROWS:
+        return 0
+    return 8 if rows <= 8 else 16
 
 
 def counter_bytes(phases: int, team: int) -> int:

@@ -1,0 +1,112 @@
+"""Products of bfloat16 by the tile unit of recent Intel processors (AMX), 16 outputs by up to 16 rows at a time.
+
+Rows of weights are the left operand as they lie in memory. The right one holds pairs of adjacent elements side by side:
+x is kept as bfloat16 in blocks [n / 32][16][columns][2], columns being the rows of the step, rounded up to 8 or 16.
+Where the unit is missing nothing of this is compiled in (`available`), and `column_count` is never asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+log = logging.getLogger(__name__)
+
+TILE = 16  # outputs, and the most columns
+_SUM, _WEIGHTS, _ROWS = 0, 1, 2  # tile registers
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_POINTER = _I8.as_pointer()
+_VOID = ir.VoidType()
+
+
+def available() -> bool:
+    """Whether the processor has the unit and the system lets this process use it."""
+    features = binding.get_host_cpu_features()
+    if not (features.get("amx-tile") and features.get("amx-bf16")):
+        return False
+    try:
+        import torch
+
+        return bool(torch.cpu._init_amx())
+    except (ImportError, AttributeError, RuntimeError) as error:
+        log.info("the processor's tile unit is not used: %s", error)
+        return False
+
+
+def configuration(columns: int) -> np.ndarray:
+    """The 64 bytes that lay the unit out for so many columns (Intel's instruction set reference, LDTILECFG)."""
+    table = np.zeros(64, dtype=np.uint8)
+    table[0] = 1  # the only palette there is
+    widths, heights = table[16:48].view(np.uint16), table[48:64]
+    for register, width in ((_SUM, 4 * columns), (_WEIGHTS, 64), (_ROWS, 4 * columns)):
+        widths[register], heights[register] = width, TILE
+    return table
+
+
+def _compiled_in() -> bool:
+    features = binding.get_host_cpu_features()
+    return bool(features.get("amx-tile") and features.get("amx-bf16"))
+
+
+def _call(builder: Any, name: str, *arguments: Any) -> None:
+    module, kinds = builder.module, [argument.type for argument in arguments]
+    function = module.globals.get(name) or ir.Function(module, ir.FunctionType(_VOID, kinds), name)
+    builder.call(function, arguments)
+
+
+@intrinsic
+def begin_tiles(_context, configuration):  # type: ignore[no-untyped-def]
+    """Lays the unit out for this thread, by the address of a configuration."""
+
+    def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+        if _compiled_in():
+            _call(builder, "llvm.x86.ldtilecfg", builder.inttoptr(arguments[0], _POINTER))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def end_tiles(_context):  # type: ignore[no-untyped-def]
+    """Leaves the unit empty, so that the system need not save it any more."""
+
+    def generate(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
+        if _compiled_in():
+            _call(builder, "llvm.x86.tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def tile_products(_context, w, stride, x, columns, n, sums):  # type: ignore[no-untyped-def]
+    """sums [16, columns] float32 = the products of 16 rows of n weights, `stride` bytes apart, with x. While they are
+    read, the 16 rows after them are fetched."""
+
+    def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+        if not _compiled_in():
+            return context.get_dummy_value()
+        w, stride, x, columns, n, sums = arguments
+        width = builder.shl(columns, _I64(2))
+        _call(builder, "llvm.x86.tilezero", _I8(_SUM))
+        with cgutils.for_range(builder, builder.lshr(n, _I64(5))) as loop:
+            weights = builder.add(w, builder.shl(loop.index, _I64(6)))
+            rows = builder.add(x, builder.mul(loop.index, builder.shl(width, _I64(4))))
+            _call(builder, "llvm.x86.tileloadd64", _I8(_WEIGHTS), builder.inttoptr(weights, _POINTER), stride)
+            _call(builder, "llvm.x86.tileloadd64", _I8(_ROWS), builder.inttoptr(rows, _POINTER), width)
+            _call(builder, "llvm.x86.tdpbf16ps", _I8(_SUM), _I8(_WEIGHTS), _I8(_ROWS))
+            later = builder.add(weights, builder.shl(stride, _I64(4)))
+            for _ in range(TILE):
+                pointer = builder.inttoptr(later, _POINTER)
+                _call(builder, "llvm.prefetch.p0", pointer, _I32(0), _I32(2), _I32(1))  # read, second level, data
+                later = builder.add(later, stride)
+        _call(builder, "llvm.x86.tilestored64", _I8(_SUM), builder.inttoptr(sums, _POINTER), width)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), generate
