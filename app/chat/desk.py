@@ -96,8 +96,8 @@ class Desk:
     ) -> tuple[Attachment, ...]:
         """The files of a message that is about to be stored, if it can be answered as the chat wants it.
 
-        Another version of the turn `beside` keeps that one's files. A sending whose `nonce` was stored before is not looked at again. Raises AttachmentError, MessageTooLongError,
-        ContextFullError, UnknownChatError.
+        Another version of the turn `beside` keeps that one's files. A sending whose `nonce` was stored before is not
+        looked at again. Raises AttachmentError, MessageTooLongError, ContextFullError, UnknownChatError.
         """
         store = self._service.store_of(chat_id)
         if nonce is not None and store.find_nonce(chat_id, nonce) is not None:
