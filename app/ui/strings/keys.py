@@ -25,7 +25,17 @@ KEYS: dict[str, tuple[str, str, str]] = {
         "上下文长度",
         "一个对话最多容纳的词元数；auto 取模型自己的长度，并缩短到内存放得下一个完整对话为止。",
     ),
-    "model.quantization": ("Quantization", "量化", "加载时把权重转换成的格式；none 保持检查点原样。"),
+    "model.quantization": (
+        "Quantization",
+        "量化",
+        "加载时把权重转换成的格式；none 保持检查点原样，展开成 16 位更快时则展开；packed 从不展开检查点里"
+        "以更少位数保存的权重。docs/quantization.md 有各种格式的比较。",
+    ),
+    "model.quantize_head": (
+        "Quantize the head",
+        "量化输出层",
+        "输出层也转换：更小更快，但它是模型中受影响最大的部分。",
+    ),
     "engine.paged_attention": (
         "Paged attention",
         "分页注意力",
@@ -68,7 +78,7 @@ KEYS: dict[str, tuple[str, str, str]] = {
         "读入别人的提示时，正在生成的回复相邻两个词元之间允许的间隔，单位毫秒。",
     ),
     "engine.remote": ("Remote engine", "远程引擎", "另一台机器上的引擎地址；本版本只有内置引擎。"),
-    "speculation.mode": ("Speculation", "推测解码", "off 表示一次计算一个词元。"),
+    "speculation.mode": ("Speculation", "推测解码", "off 一次计算一个词元；ngram 猜测回复会像前文那样接下去。"),
     "speculation.draft_model": ("Draft model", "草稿模型", "为 draft 模式猜测词元的小模型；本版本没有。"),
     "speculation.draft_tokens": ("Draft tokens", "草稿词元数", "推测解码打开时，一次预先猜多少个词元。"),
     "sampling.temperature": ("Temperature", "温度", "0 总是取最可能的词元；越高越自由。"),

@@ -19,7 +19,7 @@ from scripted_engine import ScriptedEngine  # noqa: E402
 from scripts import script  # noqa: E402
 
 from octavo.app.chat.store import ChatStore  # noqa: E402
-from octavo.app.config import load_settings  # noqa: E402
+from octavo.app.config import ConfigWatcher, load_settings  # noqa: E402
 from octavo.app.host import ModelHost, Report  # noqa: E402
 from octavo.app.server import create_app  # noqa: E402
 from octavo.engine.errors import LoadError  # noqa: E402
@@ -50,7 +50,10 @@ def main(folder: Path) -> None:
     config = uvicorn.Config(
         app, ws="websockets-sansio", log_level="warning", proxy_headers=False, timeout_graceful_shutdown=1
     )
+    watcher = ConfigWatcher(settings, interval_s=0.2)
+    watcher.start()
     uvicorn.Server(config).run(sockets=[listener])
+    watcher.close()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,161 @@
+"""The panels beside the conversation as a person uses them: settings, monitor, and the door of the household."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from driving import answer, send, until
+
+Page = Any  # playwright's; it need not be installed to collect these tests
+Server = Any
+KEY = "7kx2-mm4t-9wqe-hh3d"
+CONFIG = f"""\
+# what I changed
+server:
+  api_key: {KEY}  # of our house
+engine:
+  fusion: true
+"""
+
+
+@pytest.fixture(scope="module")
+def house(browser: object, make_server: Callable[..., Server]) -> Server:
+    """A server of its own: these tests change its settings."""
+    return make_server(config=CONFIG)
+
+
+@pytest.fixture
+def home(house: Server, open_context: Callable[..., Any]) -> Iterator[Page]:
+    """Its page, on its own machine."""
+    watched = open_context(house, viewport={"width": 1280, "height": 800})
+    watched.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = watched.context.new_page()
+    page.goto(house.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    yield page
+    forgive(watched, 400)  # a value that cannot be so
+
+
+def forgive(watched: Any, status: int) -> None:
+    """The browser's own lines about answers that a test wanted."""
+    watched.errors[:] = [error for error in watched.errors if not re.search(rf"status of {status}\b", error)]
+
+
+def place(page: Page, name: str) -> None:
+    page.get_by_role("navigation", name="Octavo", exact=True).get_by_role("button", name=name, exact=True).click()
+
+
+def test_a_setting_is_changed_reloaded_and_edited_by_hand_while_a_chat_goes_on(home: Page, house: Server) -> None:
+    file = house.folder / "config.yaml"
+    send(home, "long")
+    home.wait_for_selector("article.reply.live .block")
+    place(home, "Settings")
+    fusion = home.get_by_role("switch", name="Fusion")
+    assert fusion.get_attribute("aria-checked") == "true"
+    assert home.locator("[data-key='engine.fusion'] .change").first.inner_text().endswith("as fast")
+    fusion.click()
+    home.wait_for_selector("#octavo-header .pending:not([hidden])")
+    assert "fusion: false" in file.read_text(encoding="utf-8")
+    assert "# of our house" in file.read_text(encoding="utf-8")
+    assert home.url.endswith("#settings")
+    written = len(answer(home))
+    until(home, f"document.querySelector('article.reply').innerText.length > {written}")  # streams on beside the panel
+
+    home.locator("#octavo-header .pending .do").click()
+    question = home.get_by_role("dialog", name="Load the model again now?")
+    assert "long" in question.inner_text()  # the chat that would stop
+    question.get_by_role("button", name="Reload").click()
+    home.wait_for_selector("#octavo-header .pending", state="hidden")
+    home.wait_for_selector("article.reply.last:not(.live)")
+    assert len(answer(home)) >= written
+
+    port = home.get_by_label("Port", exact=True)
+    port.fill("99999")
+    port.press("Enter")
+    home.get_by_role("alert").filter(has_text="65535").wait_for()
+    port.press("Escape")
+    assert "99999" not in file.read_text(encoding="utf-8")
+
+    file.write_text(CONFIG.replace("fusion: true", "fusion: ture"), encoding="utf-8")
+    home.locator(".news .bad").filter(has_text="ture").wait_for()
+    file.write_text(CONFIG.replace("fusion: true", "fusion: true\n  max_running: 8"), encoding="utf-8")
+    home.wait_for_selector(".news .bad", state="detached")
+    until(home, "document.querySelector('#set-engine-max_running').value === '8'")
+
+    home.get_by_label("Find a setting").fill("temperature")
+    assert home.locator(".setting:visible").count() == 1
+    home.keyboard.press("Escape")
+    home.keyboard.press("Escape")
+    home.wait_for_selector("#octavo-panel", state="hidden")
+    assert "#" not in home.url
+
+
+def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page) -> None:
+    send(home, "long and unmistakable")
+    home.wait_for_selector("article.reply.live .block")
+    place(home, "Monitor")
+    home.locator(".tile", has_text="Writing now").locator(".value", has_text="1").wait_for()
+    until(home, "/^[1-9]\\d* tok/.test(document.querySelector('.tile .value').innerText)")
+    until(home, "document.querySelectorAll('.plot-box:not([hidden])').length >= 5")
+    home.locator("canvas.map").hover(position={"x": 4, "y": 4})
+    home.locator(".map-tip").filter(has_text="long and unmistakable").wait_for()
+    colours = home.evaluate(
+        """() => {
+          const map = document.querySelector('canvas.map');
+          const pixels = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
+          const seen = new Set();
+          for (let at = 0; at < pixels.length; at += 4) seen.add(pixels.slice(at, at + 4).join());
+          return seen.size;
+        }"""
+    )
+    assert colours >= 3  # the ground, a used page, a free one
+    home.get_by_role("button", name="Copy diagnostics").click()
+    home.get_by_role("status").filter(has_text="Copied").wait_for()
+    text = home.evaluate("navigator.clipboard.readText()")
+    assert "Scripted-135M-Instruct" in text
+    assert "unmistakable" not in text
+    assert KEY not in text
+    place(home, "Monitor")
+    home.wait_for_selector("#octavo-panel", state="hidden")
+    home.keyboard.press("Escape")
+    home.wait_for_selector("article.reply.last:not(.live)")
+
+
+def test_another_device_enters_the_key_once_and_sees_the_same_chats(
+    house: Server, home: Page, open_context: Callable[..., Any]
+) -> None:
+    send(home, "echo seen by all of us")
+    home.wait_for_selector("article.reply.last:not(.live) .figures")
+    away = {"X-Forwarded-For": "192.168.1.9"}  # as through a proxy: not this machine
+    watched = open_context(
+        house, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, extra_http_headers=away
+    )
+    phone = watched.context.new_page()
+    phone.goto(house.url)
+    phone.get_by_label("Key").fill("not the key")
+    phone.get_by_role("button", name="Open the chats").click()
+    phone.get_by_text("That is not the key.").wait_for()
+    phone.get_by_label("Key").fill(KEY)
+    phone.keyboard.press("Enter")
+    phone.wait_for_selector("body.octavo-ready .example")
+    [cookie] = [cookie for cookie in watched.context.cookies() if cookie["name"] == "octavo_key"]
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert KEY not in cookie["value"]
+
+    phone.get_by_role("button", name="Show the list of chats").tap()
+    phone.locator(".row-chat", has_text="echo seen by all of us").get_by_role("link").tap()
+    phone.locator("article.reply").filter(has_text="seen by all of us").wait_for()
+    phone.get_by_role("button", name="Show the list of chats").tap()
+    place(phone, "Settings")
+    phone.wait_for_selector("#set-server-port")
+    assert phone.locator("#set-server-port").is_disabled()
+    assert phone.locator("#octavo-panel").bounding_box()["width"] == 390
+
+    second = watched.context.new_page()
+    second.goto(house.url)
+    second.wait_for_selector("body.octavo-ready")  # not asked again
+    forgive(watched, 401)  # the door itself, and the wrong key
