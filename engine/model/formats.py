@@ -44,7 +44,18 @@ class FormatChoice:
         if self.quantization in ("none", PACKED):
             return Formats(plain, plain)
         linears = weight_format(self.quantization, device=self.device, dtype=self.dtype, fusion=self.fusion)
-        return Formats(linears, linears if self.quantize_head else plain)
+        return Formats(linears, linears if self.quantize_head else plain, notices=self._warnings(linears))
+
+    def _warnings(self, form: Format) -> tuple[str, ...]:
+        """What a user should know who chose a format for its speed."""
+        sample = LinearSpec("sample", (Part("sample", 1024),), 1024)
+        if not form.decodes(self.device) or (self.fusion and self._served(form.fitted(sample), sample)):
+            return ()
+        place = "the CPU" if self.device.type == "cpu" else "this GPU"
+        return (
+            f"Weights in {self.quantization} save memory but are slow on {place}: no kernel multiplies by them there, "
+            "so every step decodes them.",
+        )
 
     def _plain(self) -> Format:
         if self.row_major:
@@ -85,10 +96,13 @@ class FormatChoice:
             shape = shapes[f"{part}.weight"]
             experts = shape[0] if len(shape) == 3 else None
             linear = LinearSpec(part, (Part(part, shape[-2]),), shape[-1], experts=experts)
-            found = find_all(form, linear, self.dtype, self.device)
-            if experts is not None or not found or None in found:
+            if experts is not None or not self._served(form, linear):
                 return False
         return True
+
+    def _served(self, form: Format, linear: LinearSpec) -> bool:
+        found = find_all(form, linear, self.dtype, self.device)
+        return bool(found) and None not in found
 
 
 def packed_parts(plan: WeightPlan, tensors: Mapping[str, TensorInfo]) -> dict[str, Format]:

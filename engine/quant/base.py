@@ -123,6 +123,10 @@ class Format(ABC):
     def linear_grouped(self, x: Tensor, packed: Packed, ends: Tensor) -> Tensor:
         """x [N, in] sorted by expert, int32 ends [experts] where each expert's rows end. Returns [N, out]."""
 
+    def decodes(self, device: torch.device) -> bool:
+        """Whether `linear` turns the whole weight into plain numbers for every product, which is slow."""
+        return False
+
     def waits_for_experts(self, spec: LinearSpec, dtype: torch.dtype, device: torch.device) -> bool:
         """Whether `linear_grouped` must know on the host where experts end; such a model cannot be captured."""
         return True

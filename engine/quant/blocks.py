@@ -41,6 +41,9 @@ class BlockFormat(Format):
     ) -> None:
         put(packed.planes["blocks"], planes["blocks"], row, expert)
 
+    def decodes(self, device: torch.device) -> bool:
+        return True
+
     def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
         blocks = packed.planes["blocks"]
         if rows is not None:

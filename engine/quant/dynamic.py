@@ -30,6 +30,9 @@ class DynamicInt8Format(GroupedFormat):
     name: str = "int8-dynamic"
     code: Code = INT8
 
+    def decodes(self, device: torch.device) -> bool:
+        return False
+
     def product(self, x: Tensor, planes: Mapping[str, Tensor], packed: Packed) -> Tensor:
         codes, scales = round_tokens(x)
         y = int_product(codes, planes["codes"]).mul_(scales)
@@ -46,6 +49,9 @@ class LLMInt8Format(GroupedFormat):
 
     name: str = "llm-int8"
     code: Code = INT8
+
+    def decodes(self, device: torch.device) -> bool:
+        return device.type == "cuda"
 
     def quantize(self, weight: Tensor, scale_dtype: torch.dtype) -> dict[str, Tensor]:
         largest = weight.abs().amax(1, keepdim=True)
@@ -77,6 +83,9 @@ class Float8Format(GroupedFormat):
 
     name: str = "fp8"
     code: Code = FLOAT8
+
+    def decodes(self, device: torch.device) -> bool:
+        return not has_float8_units(device)
 
     def product(self, x: Tensor, planes: Mapping[str, Tensor], packed: Packed) -> Tensor:
         codes = planes["codes"]

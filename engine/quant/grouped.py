@@ -111,6 +111,9 @@ class GroupedFormat(Format):
             made = {"scale": scales}
         return {"codes": self.code.pack(codes.flatten(1)[:, :in_dim]), **made}
 
+    def decodes(self, device: torch.device) -> bool:
+        return True
+
     def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
         planes = packed.planes
         if planes["codes"].ndim == 3:

@@ -72,3 +72,21 @@ def test_shapes_can_be_measured_in_any_format(tiny_config: dict[str, Any], quant
     ref = model.weights.layers[1].down
     assert ref.format.name == quantization
     assert float(ref.format.dequantize(ref.acquire()).float().std()) == pytest.approx(0.02, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "fusion", "warned"),
+    [
+        ("int8", True, False),
+        ("int8", False, True),
+        ("nf4", True, True),
+        ("fp8", True, True),
+        ("int8-dynamic", False, False),
+        ("none", True, False),
+    ],
+)
+def test_a_format_that_is_slow_on_the_device_says_so(
+    memory_checkpoint: Callable[..., Any], quantization: str, fusion: bool, warned: bool
+) -> None:
+    notices = build(memory_checkpoint(), quantization=quantization, fusion=fusion).notices
+    assert [quantization in notice and "slow on the CPU" in notice for notice in notices] == [True] * warned
