@@ -7,7 +7,7 @@ import { Composer } from "./composer.js";
 import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
 import { ModelQuestion } from "./model_question.js";
-import { fetchModel, loadModel, unloadModel } from "./models.js";
+import { fetchModel, loadModel, unloadModel } from "./model_actions.js";
 import { Nav } from "./nav.js";
 import { tellOnce } from "./news.js";
 import { Panels } from "./panels.js";

@@ -1,6 +1,6 @@
 // The models panel: what runs, what is being fetched, what is on this disk, what the hub has, and where things lie.
 
-import { PATH, fetchModel, loadModel, tell, unloadModel } from "../models.js";
+import { PATH, fetchModel, loadModel, tell, unloadModel } from "../model_actions.js";
 import { Access } from "./models_access.js";
 import { Fetching } from "./models_fetching.js";
 import { Hub } from "./models_hub.js";
@@ -77,7 +77,7 @@ class ModelsPanel {
     const element = this.parts.find(([own]) => own === name)?.[1];
     if (!element) return;
     element.scrollIntoView({ block: "start" });
-    element.querySelector("input, button")?.focus({ preventScroll: true });
+    (element.querySelector("input") ?? element.querySelector("button:not([hidden])"))?.focus({ preventScroll: true });
   }
 }
 

@@ -17,10 +17,11 @@ import pytest
 SUPPORT = Path(__file__).parent / "support"
 SERVE = SUPPORT / "serve.py"
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome", "msedge")
+REFUSALS = (400, 409, 422)
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-component-update", "--disable-background-networking"]
 
 
-sys.path.insert(0, str(SUPPORT))
+sys.path[:0] = [str(SUPPORT), str(SUPPORT.parent.parent / "app" / "support")]
 
 
 def _missing(reason: str) -> None:
@@ -40,6 +41,7 @@ class Server:
     """A running server process; `folder` holds its chats."""
 
     folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,7 +50,7 @@ class Server:
 
     def start(self) -> None:
         environment = {**os.environ, "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
-        environment["OCTAVO_DATA_DIR"] = str(self.folder / "data")
+        environment |= {"OCTAVO_DATA_DIR": str(self.folder / "data"), **self.environment}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(SERVE), str(self.folder)], stdout=log, stderr=log, env=environment
@@ -74,13 +76,16 @@ class Server:
 
 @pytest.fixture(scope="session")
 def make_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Starts servers, with the named marks in their folders, that live until the end of the session."""
+    """Starts servers, with the named marks in their folders, that live until the end of the session. `config` is the
+    text of their config.yaml, `environment` what they find beside the test's own."""
     servers: list[Server] = []
 
-    def make(*marks: str) -> Server:
-        server = Server(tmp_path_factory.mktemp("server"))
+    def make(*marks: str, config: str | None = None, **environment: str) -> Server:
+        server = Server(tmp_path_factory.mktemp("server"), environment)
         for mark in marks:
             (server.folder / mark).touch()
+        if config is not None:
+            (server.folder / "config.yaml").write_text(config, encoding="utf-8")
         servers.append(server)
         server.start()
         return server
@@ -134,7 +139,8 @@ class Watched:
             self.outside.append(url)
 
     def _console(self, message: object) -> None:
-        if message.type == "error" and "ERR_CONNECTION_REFUSED" not in message.text:
+        is_refusal = any(f"status of {code}" in message.text for code in REFUSALS)  # the page says them in words
+        if message.type == "error" and "ERR_CONNECTION_REFUSED" not in message.text and not is_refusal:
             self.errors.append(f"console: {message.text}")
 
     def _socket(self, socket: object) -> None:
