@@ -29,6 +29,8 @@ PROMPT_PATIENCE_S = 1.0  # how long a reply waits for another process to let go 
 PLACE_EVERY_S = 0.5  # how often a waiting reply's place in the queue is looked up
 ABORT_GRACE_S = 2.0  # an engine that has not ended an aborted request by then is not waited for
 
+MODEL_GONE = "The model was unloaded or changed while this was written. What is there is kept: continue it, or retry."
+
 Publish = Callable[[LiveEvent], None]
 Prepare = Callable[["Engine"], tuple["Prompt", SamplingParams]]
 
@@ -162,7 +164,7 @@ class Reply:
                 elif isinstance(event, PrefillProgress):
                     self._say(self._reading(event.done, event.total, event.cached))
                 else:
-                    return self._outcome(event)
+                    return self._outcome(event, engine)
         finally:
             place.cancel()
         raise ChatError("The engine ended without finishing this reply.", remedy="Regenerate it.", code="engine_ended")
@@ -219,7 +221,7 @@ class Reply:
     def _reading(self, done: int, total: int, cached: int) -> Progress:
         return Progress(self._message.id, "reading", done, total, cached)
 
-    def _outcome(self, event: Finished) -> _Outcome:
+    def _outcome(self, event: Finished, engine: Engine) -> _Outcome:
         stats = ReplyStats(
             decode_tok_s=event.timings.decode_tok_s,
             first_token_s=event.timings.first_token_s,
@@ -233,6 +235,8 @@ class Reply:
             accepted_tokens=event.usage.accepted_tokens,
         )
         if event.reason == "error":
+            if self._host.engine is not engine:
+                return _Outcome("failed", MODEL_GONE, stats, "model_gone")
             return _Outcome("failed", event.error or "The engine could not finish this reply.", stats)
         return _Outcome("stopped" if event.reason == "aborted" else "complete", None, stats)
 

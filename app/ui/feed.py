@@ -15,6 +15,8 @@ from octavo.engine.errors import OctavoError
 
 log = logging.getLogger(__name__)
 
+KEPT_ASIDE = 32  # turns on other branches whose drawing is kept
+
 
 class ChatFeed:
     """The turns of one chat, following the chat service. Watchers are called after every change and must not block.
@@ -113,8 +115,7 @@ class ChatFeed:
 
     def _show(self, messages: Iterable[Message]) -> None:
         """These are the turns that are shown now."""
-        self.turns = [self._turn(message) for message in messages]
-        self.order += 1
+        self._shown([self._turn(message) for message in messages])
 
     def _follow_with(self, message: Message) -> None:
         """A new turn takes the place of what followed its parent; a known one may have another text."""
@@ -125,8 +126,15 @@ class ChatFeed:
         parent = next((at for at, above in enumerate(self.turns) if above.id == message.parent_id), None)
         if parent is None and message.parent_id is not None:
             return  # on a branch that is not shown
-        self.turns = [*self.turns[: 0 if parent is None else parent + 1], turn]
+        self._shown([*self.turns[: 0 if parent is None else parent + 1], turn])
+
+    def _shown(self, turns: list[Turn]) -> None:
+        self.turns = turns
         self.order += 1
+        shown = {turn.id for turn in turns}
+        aside = [turn.id for turn in self._drawn.values() if turn.id not in shown and not turn.live]
+        for forgotten in aside[:-KEPT_ASIDE]:
+            del self._drawn[forgotten]
 
     def _turn(self, message: Message) -> Turn:
         """The drawing of a message, with the text it has now."""

@@ -116,7 +116,7 @@ def test_unloading_ends_running_replies_with_a_sentence(tmp_path: Path) -> None:
             service.host.unload()
             last = await ended(service, chat.id)
             assert last.status == "failed"
-            assert last.error == "The engine was closed."
+            assert last.error_code == "model_gone"
             assert last.content.startswith("word")
 
     run(test)

@@ -1,0 +1,188 @@
+"""A tab that shows one version of a chat is shown another, and is told where each turn stands among its versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from screen import Screen
+
+from octavo.app.ui import feed as feed_module
+from octavo.app.ui.feed import ChatFeed
+from octavo.app.ui.render import render
+from octavo.app.ui.view import View
+
+
+async def settled(feed: ChatFeed, turns: int) -> None:
+    while len(feed.turns) != turns or feed.turns[-1].live:
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.01)
+
+
+async def shown(feed: ChatFeed, message_id: str) -> None:
+    while message_id not in {turn.id for turn in feed.turns}:
+        await asyncio.sleep(0.005)
+
+
+def texts(screen: Screen) -> list[str]:
+    return [
+        f"{turn.get('text') or ''.join(turn['answer'].blocks)} {turn['version']}/{turn['versions']}"
+        for turn in screen.turns
+    ]
+
+
+def paragraph(text: str) -> str:
+    return f'<p dir="auto">{text}</p>'
+
+
+def test_a_tab_follows_edits_and_turns_back(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        numbers = iter(range(1, 9))
+        async with house(script=lambda prompt: f"reply {next(numbers)}") as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            view, screen = View(feed), Screen()
+            for count, text in enumerate(("one", "two"), start=1):
+                await h.service.send(chat.id, text)
+                await settled(feed, 2 * count)
+                screen.take(view.collect())
+            first, second = screen.turns[0]["id"], screen.turns[2]["id"]
+            await h.service.send(chat.id, "two, edited", beside=second)
+            await settled(feed, 4)
+            screen.take(view.collect())
+            assert texts(screen)[2:] == ["two, edited 2/2", f"{paragraph('reply 3')} 1/1"]
+            h.service.show_version(chat.id, second)
+            await shown(feed, second)
+            screen.take(view.collect())
+            assert texts(screen)[2:] == ["two 1/2", f"{paragraph('reply 2')} 1/1"]
+            await h.service.send(chat.id, "one, edited", beside=first)
+            await settled(feed, 2)
+            screen.take(view.collect())
+            assert texts(screen) == ["one, edited 2/2", f"{paragraph('reply 4')} 1/1"]
+            h.service.show_version(chat.id, first)
+            await shown(feed, first)
+            screen.take(view.collect())
+            assert [text.split(" ")[-1] for text in texts(screen)] == ["1/2", "1/1", "1/2", "1/1"]
+            assert view.collect() == []
+
+    asyncio.run(play())
+
+
+def test_a_turn_that_stays_learns_of_a_new_version_beside_it(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house() as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            await h.service.send(chat.id, "hello")
+            await settled(feed, 2)
+            view, screen = View(feed), Screen()
+            screen.take(view.collect())
+            reply = screen.turns[1]["id"]
+            have = screen.have()
+            await h.service.edit_reply(chat.id, reply, "another")
+            h.service.show_version(chat.id, reply)  # and back, before the tab looks
+            await asyncio.sleep(0.02)
+            screen.take(view.collect())
+            assert texts(screen)[1].endswith(" 1/2")
+            resumed = Screen()
+            resumed.turns = [dict(turn, version=1, versions=1) for turn in screen.turns]
+            resumed.take(View(feed, have).collect())  # and a tab that was away
+            assert texts(resumed)[1].endswith(" 1/2")
+
+    asyncio.run(play())
+
+
+def test_a_continued_reply_is_drawn_on_from_where_it_ended(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        answers = iter(["Some **bold", " text**\n\nand a paragraph\n\n", "- one\n- two"])
+        async with house(script=lambda prompt: next(answers)) as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            view, screen = View(feed), Screen()
+            await h.service.send(chat.id, "go", nonce="n")
+            await settled(feed, 2)
+            screen.take(view.collect())
+            whole = "Some **bold"
+            for looks, more in ((True, " text**\n\nand a paragraph\n\n"), (False, "- one\n- two")):
+                await h.service.continue_reply(chat.id)
+                if looks:  # while it is written
+                    screen.take(view.collect())
+                await settled(feed, 2)
+                screen.take(view.collect())
+                whole += more
+                assert tuple(screen.turns[1]["answer"].blocks) == render(whole)
+            late = Screen()
+            late.take(View(feed).collect())
+            assert late.turns[1]["answer"].blocks == screen.turns[1]["answer"].blocks
+
+    asyncio.run(play())
+
+
+def test_a_stopped_reply_shows_no_half_marks(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house(script=lambda prompt: "He was **very tired " + "and old " * 200, token_s=0.001) as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            await h.service.send(chat.id, "go")
+            while len(feed.turns) < 2 or len(feed.turns[1].message.content) < 30:
+                await asyncio.sleep(0.005)
+            h.service.stop(chat.id)
+            await settled(feed, 2)
+            screen = Screen()
+            screen.take(View(feed).collect())
+            html = "".join(screen.turns[1]["answer"].blocks)
+            assert "<strong>very tired" in html
+            assert "*" not in html
+
+    asyncio.run(play())
+
+
+def test_turning_away_from_a_running_reply_and_back_shows_all_of_it(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        text = "word " * 60
+        async with house(script=lambda prompt: text, token_s=0.001) as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            await h.service.send(chat.id, "go")
+            await settled(feed, 2)
+            view, screen = View(feed), Screen()
+            first = feed.turns[1].id
+            second = (await h.service.regenerate(chat.id)).id
+            await shown(feed, second)
+            screen.take(view.collect())
+            for target in (first, second, first):
+                h.service.show_version(chat.id, target)
+                await shown(feed, target)
+                screen.take(view.collect())
+            while h.service.running(chat.id) is not None:
+                await asyncio.sleep(0.01)
+            h.service.show_version(chat.id, second)
+            await shown(feed, second)
+            screen.take(view.collect())
+            assert screen.turns[1]["status"] == "complete"
+            assert tuple(screen.turns[1]["answer"].blocks) == render(text)
+
+    asyncio.run(play())
+
+
+def test_only_so_many_turns_that_are_not_shown_are_kept_drawn(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house() as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            await h.service.send(chat.id, "go")
+            await settled(feed, 2)
+            for _ in range(feed_module.KEPT_ASIDE + 20):
+                await h.service.regenerate(chat.id)
+                await asyncio.sleep(0.005)
+                await settled(feed, 2)
+            assert len(feed._drawn) <= feed_module.KEPT_ASIDE + 3
+
+    asyncio.run(play())
