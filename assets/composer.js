@@ -65,6 +65,7 @@ export class Composer {
       () => this.draft,
       (answer, draft) => this.measured(answer, draft),
     );
+    new ResizeObserver(() => this.fit()).observe(panel); // beside a panel the lines are shorter
     document.addEventListener("octavo-settings", () => this.gauge.soon({ now: true }));
     takeDrops((files) => this.files.add(files));
     this.showOwn(null, false);
@@ -265,8 +266,11 @@ export class Composer {
   }
 
   fit() {
-    this.text.style.height = "auto";
-    this.text.style.height = `${Math.min(this.text.scrollHeight, innerHeight * TALLEST_SHARE)}px`;
+    const { box, text } = this;
+    box.style.minHeight = `${box.offsetHeight}px`; // or the conversation above would grow for a moment and lose its end
+    text.style.height = "auto";
+    text.style.height = `${Math.min(text.scrollHeight, innerHeight * TALLEST_SHARE)}px`;
+    box.style.minHeight = "";
   }
 
   update() {

@@ -241,7 +241,7 @@ class FieldRow {
 
   show(value) {
     if (document.activeElement !== this.input) this.input.value = value === null ? "" : Array.isArray(value) ? value.join("\n") : String(value);
-    if (this.slider) this.slider.value = String(value ?? this.field.value ?? this.field.high);
+    this.slide(value);
     this.mark(value);
   }
 
@@ -254,27 +254,40 @@ class FieldRow {
   typed() {
     const text = this.input.value.trim();
     this.input.removeAttribute("aria-invalid");
-    if (text === "") return this.save(null);
+    if (text === "") {
+      this.slide(null);
+      return this.save(null);
+    }
     if (this.name === "stop") return this.save(this.input.value.split("\n").filter(Boolean));
     const number = Number(text.replace(",", "."));
     if (!Number.isFinite(number)) {
       this.input.setAttribute("aria-invalid", "true");
       return undefined;
     }
-    if (this.slider) this.slider.value = String(number);
+    this.slide(number);
     return this.save(number);
+  }
+
+  /** Put the slider where a value is; null: where the chat takes it from. */
+  slide(value) {
+    const { low, high } = this.field;
+    if (!this.slider) return;
+    const at = Math.min(high, Math.max(low, value ?? this.field.value ?? high));
+    this.slider.value = String(at);
+    this.slider.style.setProperty("--share", `${((at - low) / (high - low)) * 100}%`);
   }
 
   slid() {
     this.input.value = this.slider.value;
     this.input.removeAttribute("aria-invalid");
+    this.slide(Number(this.slider.value));
     this.save(Number(this.slider.value));
   }
 
   reset() {
     this.input.value = "";
     this.input.removeAttribute("aria-invalid");
-    if (this.slider) this.slider.value = String(this.field.value ?? this.field.high);
+    this.slide(null);
     this.save(null);
     this.input.focus();
   }

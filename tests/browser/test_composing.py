@@ -128,6 +128,22 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     assert "left out" in reply(page).inner_text()
 
 
+def test_the_conversation_stays_at_its_end_while_the_text_grows(page: Page) -> None:
+    send(page, "book")
+    wait_for_end(page)
+    box = page.get_by_role("textbox", name="Message")
+    for line in range(6):
+        box.press_sequentially(f"line {line}")
+        box.press("Shift+Enter")
+    assert box.bounding_box()["height"] > 130
+    page.wait_for_timeout(200)
+    assert page.locator(".scroller").evaluate("s => s.scrollHeight - s.scrollTop - s.clientHeight") < 2
+    page.keyboard.press("Control+Shift+P")
+    page.wait_for_timeout(600)
+    assert page.locator(".scroller").evaluate("s => s.scrollHeight - s.scrollTop - s.clientHeight") < 2
+    page.keyboard.press("Control+Shift+P")
+
+
 def test_the_keyboard_does_everything_and_lists_it(page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     send(page, "echo some\n\n```\ncode\n```")
