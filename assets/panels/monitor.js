@@ -10,6 +10,7 @@ const PATH = "/api/ui/monitor";
 const EVERY_MS = 1000;
 const MINUTES = [1, 5, 10];
 const MIB = 2 ** 20;
+const SPEED_OVER = 4; // samples
 
 let monitor = null;
 
@@ -90,7 +91,7 @@ class Monitor {
       }
       this.samples.splice(0, Math.max(0, this.samples.length - picture.kept));
       this.show(picture);
-      this.map.update(map);
+      if (map) this.map.update(map); // else the engine is busy with a long step
       this.drawPlots();
     } finally {
       this.looking = false;
@@ -102,7 +103,7 @@ class Monitor {
     this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format, model.device].filter(Boolean).join(" · ");
     const last = this.samples.at(-1) ?? {};
     const most = settings.max_running ?? settings.engine?.max_running;
-    this.put("speed", now.state === "ready" ? t("figures.speed", { n: speed(last.generated_tok_s ?? 0) }) : "–", t("monitor.total", { n: counters.generated_tokens }));
+    this.put("speed", now.state === "ready" ? t("figures.speed", { n: speed(this.recentSpeed()) }) : "–", t("monitor.total", { n: counters.generated_tokens }));
     this.put("batch", String(requests.running), most ? t("monitor.of", { n: most }) : "");
     this.put("queue", String(requests.waiting), t("monitor.preempted", { n: counters.preemptions }));
     this.put("hits", share(counters.cached_prompt_tokens, counters.prompt_tokens), t("monitor.hits", { n: counters.cached_prompt_tokens }));
@@ -116,6 +117,12 @@ class Monitor {
       tile.element.firstChild.textContent = t("monitor.tile.processor");
       this.put("gpu", percent(last.processor_share ?? 0), t("monitor.process", { used: bytes(last.process_bytes ?? 0) }));
     }
+  }
+
+  /** Over a few seconds: on a slow machine a step may take longer than one. */
+  recentSpeed() {
+    const recent = this.samples.slice(-SPEED_OVER);
+    return recent.reduce((sum, sample) => sum + sample.generated_tok_s, 0) / Math.max(1, recent.length);
   }
 
   put(name, value, more) {

@@ -43,11 +43,14 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         }
 
     @app.get(f"{PATH}/pages")
-    def pages(cells: int = 400) -> dict[str, Any]:
+    def pages(cells: int = 400) -> dict[str, Any] | None:
+        """Null while the engine is too busy to count them."""
         engine = deps.host.engine
-        census = None if engine is None else engine.census(max(1, min(MOST_CELLS, cells)))
-        if engine is None or census is None:
+        if engine is None:
             return {"total": 0, "per_cell": 1, "cells": [], "owners": [], "chats": []}
+        census = engine.census(max(1, min(MOST_CELLS, cells)))
+        if census is None:
+            return None
         chats = deps.service.requests()
         names = sorted({chats.get(request, "") for owners in census.owners for request in owners})
         places = {name: at for at, name in enumerate(names)}
