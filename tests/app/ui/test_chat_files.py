@@ -88,7 +88,5 @@ def test_an_import_says_what_became_of_each_chat(client: TestClient, service: Ch
 
 def test_wrong_sampling_values_in_a_file_do_not_spoil_the_chat(client: TestClient, service: ChatService) -> None:
     value = {"id": "c", "messages": [{"role": "user", "text": "hi"}], "sampling": {"temperature": "hot", "top_k": 5}}
-    client.post(
-        "/api/ui/chats/import", content=json.dumps({"chats": [value]}), headers={"content-type": "application/json"}
-    )
+    client.post("/api/ui/chats/import", json={"chats": [value]})
     assert service.sampling("c") == {"top_k": 5}

@@ -8,14 +8,17 @@ from typing import Any
 
 from screen import Screen
 
+from octavo.app.chat.types import Message
 from octavo.app.ui import feed as feed_module
 from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.render import render
 from octavo.app.ui.view import View
 
 
-async def settled(feed: ChatFeed, turns: int) -> None:
-    while len(feed.turns) != turns or feed.turns[-1].live:
+async def settled(feed: ChatFeed, reply: Message) -> None:
+    """Returns once the feed shows the reply, which has ended."""
+    await shown(feed, reply.id)
+    while feed._service.running(feed.chat_id) is not None or feed.turns[-1].live:
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.01)
 
@@ -44,21 +47,18 @@ def test_a_tab_follows_edits_and_turns_back(house: Callable[..., Any]) -> None:
             feed = ChatFeed(chat.id, h.service)
             assert await feed.start()
             view, screen = View(feed), Screen()
-            for count, text in enumerate(("one", "two"), start=1):
-                await h.service.send(chat.id, text)
-                await settled(feed, 2 * count)
+            for text in ("one", "two"):
+                await settled(feed, await h.service.send(chat.id, text))
                 screen.take(view.collect())
             first, second = screen.turns[0]["id"], screen.turns[2]["id"]
-            await h.service.send(chat.id, "two, edited", beside=second)
-            await settled(feed, 4)
+            await settled(feed, await h.service.send(chat.id, "two, edited", beside=second))
             screen.take(view.collect())
             assert texts(screen)[2:] == ["two, edited 2/2", f"{paragraph('reply 3')} 1/1"]
             h.service.show_version(chat.id, second)
             await shown(feed, second)
             screen.take(view.collect())
             assert texts(screen)[2:] == ["two 1/2", f"{paragraph('reply 2')} 1/1"]
-            await h.service.send(chat.id, "one, edited", beside=first)
-            await settled(feed, 2)
+            await settled(feed, await h.service.send(chat.id, "one, edited", beside=first))
             screen.take(view.collect())
             assert texts(screen) == ["one, edited 2/2", f"{paragraph('reply 4')} 1/1"]
             h.service.show_version(chat.id, first)
@@ -76,8 +76,7 @@ def test_a_turn_that_stays_learns_of_a_new_version_beside_it(house: Callable[...
             chat = h.service.create_chat()
             feed = ChatFeed(chat.id, h.service)
             assert await feed.start()
-            await h.service.send(chat.id, "hello")
-            await settled(feed, 2)
+            await settled(feed, await h.service.send(chat.id, "hello"))
             view, screen = View(feed), Screen()
             screen.take(view.collect())
             reply = screen.turns[1]["id"]
@@ -103,15 +102,14 @@ def test_a_continued_reply_is_drawn_on_from_where_it_ended(house: Callable[..., 
             feed = ChatFeed(chat.id, h.service)
             assert await feed.start()
             view, screen = View(feed), Screen()
-            await h.service.send(chat.id, "go", nonce="n")
-            await settled(feed, 2)
+            await settled(feed, await h.service.send(chat.id, "go", nonce="n"))
             screen.take(view.collect())
             whole = "Some **bold"
             for looks, more in ((True, " text**\n\nand a paragraph\n\n"), (False, "- one\n- two")):
-                await h.service.continue_reply(chat.id)
+                reply = await h.service.continue_reply(chat.id)
                 if looks:  # while it is written
                     screen.take(view.collect())
-                await settled(feed, 2)
+                await settled(feed, reply)
                 screen.take(view.collect())
                 whole += more
                 assert tuple(screen.turns[1]["answer"].blocks) == render(whole)
@@ -128,11 +126,11 @@ def test_a_stopped_reply_shows_no_half_marks(house: Callable[..., Any]) -> None:
             chat = h.service.create_chat()
             feed = ChatFeed(chat.id, h.service)
             assert await feed.start()
-            await h.service.send(chat.id, "go")
+            reply = await h.service.send(chat.id, "go")
             while len(feed.turns) < 2 or len(feed.turns[1].message.content) < 30:
                 await asyncio.sleep(0.005)
             h.service.stop(chat.id)
-            await settled(feed, 2)
+            await settled(feed, reply)
             screen = Screen()
             screen.take(View(feed).collect())
             html = "".join(screen.turns[1]["answer"].blocks)
@@ -149,8 +147,7 @@ def test_turning_away_from_a_running_reply_and_back_shows_all_of_it(house: Calla
             chat = h.service.create_chat()
             feed = ChatFeed(chat.id, h.service)
             assert await feed.start()
-            await h.service.send(chat.id, "go")
-            await settled(feed, 2)
+            await settled(feed, await h.service.send(chat.id, "go"))
             view, screen = View(feed), Screen()
             first = feed.turns[1].id
             second = (await h.service.regenerate(chat.id)).id
@@ -177,12 +174,9 @@ def test_only_so_many_turns_that_are_not_shown_are_kept_drawn(house: Callable[..
             chat = h.service.create_chat()
             feed = ChatFeed(chat.id, h.service)
             assert await feed.start()
-            await h.service.send(chat.id, "go")
-            await settled(feed, 2)
+            await settled(feed, await h.service.send(chat.id, "go"))
             for _ in range(feed_module.KEPT_ASIDE + 20):
-                await h.service.regenerate(chat.id)
-                await asyncio.sleep(0.005)
-                await settled(feed, 2)
+                await settled(feed, await h.service.regenerate(chat.id))
             assert len(feed._drawn) <= feed_module.KEPT_ASIDE + 3
 
     asyncio.run(play())
