@@ -16,7 +16,7 @@ from octavo.engine.attention import choose_backend
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.engine import EngineParts, LoadProgress, ModelInfo
-from octavo.engine.errors import LoadError
+from octavo.engine.errors import LoadError, OctavoError
 from octavo.engine.load.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.load.rounded_cache import RoundedCache
 from octavo.engine.memory import KVCache, NoCache, PagePool, PrefixCache, RadixTree, SlotCache
@@ -37,7 +37,7 @@ from octavo.engine.run.resolve import (
 )
 from octavo.engine.run.runner import ModelRunner
 from octavo.engine.schedule import Scheduler, StepBudget, make_policy
-from octavo.engine.speculate import NgramDrafter, Speculator
+from octavo.engine.speculate.setup import DraftModel, load_draft, make_speculator
 from octavo.engine.text.stops import stop_token_ids
 from octavo.engine.text.template import ChatTemplate
 from octavo.engine.text.tokenizer import Tokenizer
@@ -113,6 +113,7 @@ def _put_together(
     form: str,
 ) -> EngineParts:
     device = model.device
+    draft = _draft(config, model, tokenizer, notices)
     kv_dtype = resolve_kv_dtype(config.kv_cache_dtype, model.dtype)
     size = resolve_cache(config, model.cache_groups, model.max_positions, kv_dtype, device)
     if size.notice:
@@ -135,8 +136,11 @@ def _put_together(
     describe = tokenizer.token_text if tokenizer else str
 
     def core(emit: Callable[[str, Event], None]) -> EngineCore:
-        speculator = Speculator(NgramDrafter(), config.draft_tokens) if config.speculation == "ngram" else None
         scheduler = _scheduler(config, cache, size, device)
+        vocabulary = tokenizer.vocab_size if tokenizer else None
+        speculator = make_speculator(
+            config, model, runner, draft, size.context_length, vocabulary, scheduler.reserve_free
+        )
         return EngineCore(scheduler, runner, emit, speculator=speculator, describe_token=describe)
 
     info = ModelInfo(
@@ -169,6 +173,19 @@ def _put_together(
             torch.cuda.set_device(device)
 
     return EngineParts(core, config, info, size.page_size, rows, tokenizer, template, end_ids, settings, prepare_thread)
+
+
+def _draft(
+    config: EngineConfig, model: CausalModel, tokenizer: Tokenizer | None, notices: list[str]
+) -> DraftModel | None:
+    """The model that guesses, loaded before the cache takes what memory is left; a notice if it cannot be used."""
+    if tokenizer is None:
+        return None
+    draft = load_draft(config, model, tokenizer, resolve_context(config, model.max_positions))
+    if isinstance(draft, OctavoError):
+        notices.append(f"Tokens are computed one at a time: {draft}")
+        return None
+    return draft
 
 
 def _scheduler(config: EngineConfig, cache: KVCache, size: CacheSize, device: torch.device) -> Scheduler:

@@ -274,7 +274,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
     parser.add_argument("--quantize-head", action="store_true", help="convert the output head too")
-    parser.add_argument("--speculation", default="off", choices=["off", "ngram"])
+    parser.add_argument("--speculation", default="off", choices=["off", "ngram", "draft", "self", "auto"])
+    parser.add_argument("--draft-model", help="folder or .gguf file of the model that guesses for draft and auto")
     parser.add_argument("--compare", default="", help=f"settings to switch off in turn: {', '.join(COMPARABLE)}")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -289,6 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             quantization=flags.quantization,
             quantize_head=flags.quantize_head,
             speculation=flags.speculation,
+            draft_model=flags.draft_model,
         )
         compare = [name for name in flags.compare.split(",") if name]
         result = bench(flags.model, workloads, config, compare, flags.repetitions)

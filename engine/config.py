@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Policy = Literal["fcfs", "longest-prefix"]
-Speculation = Literal["off", "ngram"]
+Speculation = Literal["off", "ngram", "draft", "self", "auto"]
 Preemption = Literal["auto", "recompute"]
 
 
@@ -34,5 +34,6 @@ class EngineConfig:
     preemption: Preemption = "recompute"
     target_gap_ms: float = 50.0  # the gap between tokens of a running chat that a chunk of another's prompt may cause
     speculation: Speculation = "off"  # who guesses tokens ahead
+    draft_model: str | None = None  # folder or file of the model that guesses for "draft" and "auto"
     draft_tokens: int = 5  # tokens guessed ahead at most
     cpu_threads: int | None = None  # None: chosen by a probe at load

@@ -85,7 +85,8 @@ class _Live:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step under way. `expected_s`: how long it should take, 0 if nobody knows."""
+    """A step under way. `launched_s`: when work on it began, guessing included; `expected_s`: how long it should take,
+    0 if nobody knows."""
 
     plan: StepPlan
     pending: Pending
@@ -178,6 +179,7 @@ class EngineCore:
         """Launches steps until enough work is queued; True if instead a request had to be failed."""
         scheduler = self.scheduler
         while self._may_launch():
+            asked = self._clock()
             drafts = self._drafts()
             if drafts is None:
                 return False
@@ -207,7 +209,7 @@ class EngineCore:
                 self._fail((work.request for work in plan.rows), f"The engine failed in this step: {error}")
                 return True
             expected = scheduler.budget.estimate_s(plan.num_prompt_tokens, plan.repeats)
-            self._flights.append(_Flight(plan, pending, began, expected or 0.0))
+            self._flights.append(_Flight(plan, pending, asked if plan.num_guesses else began, expected or 0.0))
         return False
 
     def _may_launch(self) -> bool:

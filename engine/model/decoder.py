@@ -93,6 +93,10 @@ class Decoder(CausalModel):
             return hidden if delta is None else hidden + delta
         return ops.norm(delta, hidden, weights.norm, self.spec.norm_eps)[0]
 
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """The norm before the head, for hidden states [N, H] that an inner layer left."""
+        return self.ops.norm(None, hidden, self.weights.norm, self.spec.norm_eps)[0]
+
     def logits(self, hidden: Tensor) -> Tensor:
         scores = self.ops.head(self.weights.head, hidden)
         if self.spec.logit_divisor != 1.0:
@@ -100,6 +104,17 @@ class Decoder(CausalModel):
         if self.spec.final_softcap is not None:
             scores.div_(self.spec.final_softcap).tanh_().mul_(self.spec.final_softcap)
         return scores
+
+    def greedy(self, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+        found = self.ops.greedy(self.weights.head, hidden)
+        if found is None or self.spec.logit_divisor <= 0.0:
+            return None
+        best, ids = found
+        if self.spec.logit_divisor != 1.0:
+            best.div_(self.spec.logit_divisor)
+        if self.spec.final_softcap is not None:
+            best.div_(self.spec.final_softcap).tanh_().mul_(self.spec.final_softcap)
+        return best, ids
 
     def _attend(
         self,

@@ -70,6 +70,11 @@ class Ops(ABC):
         """Scores in float32 [T, vocabulary]."""
         return ref(hidden).float()
 
+    def greedy(self, ref: WeightRef, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Each row's highest score, float32 [T], and its lowest id, int64 [T], without the scores being written, NaN
+        where a row holds one; None where there is no kernel for it: choose among the scores of `head`."""
+        return None
+
     def rope_table(self, cos_sin: Tensor, positions: Tensor) -> Tensor:
         """Called once a step and table, before any layer: what `rope_write` gets as `cos_sin`. Here the table itself;
         an implementation may gather the step's rows once for all layers."""

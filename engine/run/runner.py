@@ -126,6 +126,10 @@ class ModelRunner:
         self._mark_fed(plan, sampling)
         return sampled, Download([torch.where(sampled.finite, sampled.ids, NOT_FINITE)[None]])
 
+    def forget_newest(self, row: int) -> None:
+        """The newest token of a row is to be taken from the request's text, not from what the device drew last."""
+        self._fed[row] = None
+
     def _mark_fed(self, plan: StepPlan, sampling: list[int]) -> None:
         for index in sampling:
             self._fed[plan.rows[index].row] = plan.rows[index].epoch

@@ -1,53 +1,86 @@
-"""Which rows of a decode step begin with the same physical pages, so that attention may read those once."""
+"""Which rows begin with the same physical pages, so that attention may read those once for all of them.
+
+The prefix tree gives requests with the same beginning the same pages; whoever keeps the rows' page tables on the host
+finds the spans here when rows join or leave. Between that nothing changes: rows grow by pages of their own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_TOKENS = 256  # a shorter prefix is read again from the cache's fast levels for less than a second launch costs
+MAX_SPANS = 8
+LEAST_SAVED_PAGES = 64  # fewer page reads saved than this do not pay for the launch that reads the shared ones
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
-    """What engine.attention.base.Cascade says, on the host: int32 order [N], starts [S + 1], shared [N] in tokens."""
+class Span:
+    """Rows whose tables begin with the same `pages` pages."""
+
+    rows: tuple[int, ...]
+    pages: int
+
+    @property
+    def saved(self) -> int:
+        """Page reads that are not repeated."""
+        return (len(self.rows) - 1) * self.pages
+
+
+@dataclass(frozen=True, slots=True)
+class SpanArrays:
+    """Spans in the form of attention's `Cascade`, int32: order [rows], starts [max_spans + 1], shared [rows]."""
 
     order: NDArray[np.int32]
     starts: NDArray[np.int32]
     shared: NDArray[np.int32]
 
 
-def find_sharing(
-    table: NDArray[np.int32], cached_tokens: NDArray[np.int64], page_size: int, max_spans: int
-) -> Sharing | None:
-    """Spans of rows with a long common beginning, or None if there are none.
+def shared_spans(
+    table: NDArray[np.int32],
+    whole_pages: Sequence[int],
+    *,
+    least_saved: int = LEAST_SAVED_PAGES,
+    max_spans: int = MAX_SPANS,
+) -> list[Span]:
+    """The spans that save most, none overlapping, the greatest first.
 
-    table int32 [N, P]: physical pages of each row; cached_tokens int64 [N]: its tokens before this step. Rows belong
-    together if the first LEAST_TOKENS lie in the same pages; a span shares what all of its rows have in common.
+    table int32 [R, P]; of row r only the first whole_pages[r] entries count: pages full before the step.
     """
-    least = -(-LEAST_TOKENS // page_size)
-    whole = cached_tokens // page_size
-    if len(table) < 2 or table.shape[1] < least:
-        return None
-    groups: dict[bytes, list[int]] = {}
-    for row in np.flatnonzero(whole >= least).tolist():
-        groups.setdefault(table[row, :least].tobytes(), []).append(row)
-    spans = [rows for rows in groups.values() if len(rows) > 1][:max_spans]
-    if not spans:
-        return None
-    shared = np.zeros(len(table), dtype=np.int32)
-    order: list[int] = []
-    starts = np.zeros(max_spans + 1, dtype=np.int32)
-    for index, rows in enumerate(spans):
-        common = int(whole[rows].min())
-        differs = (table[rows, :common] != table[rows[0], :common]).any(0)
-        if differs.any():
-            common = int(differs.argmax())
-        shared[rows] = common * page_size
-        order += rows
-        starts[index + 1] = len(order)
-    starts[len(spans) + 1 :] = len(order)
-    order += sorted(set(range(len(table))) - set(order))
-    return Sharing(np.array(order, dtype=np.int32), starts, shared)
+    keys = [row[:count].astype(">i4").tobytes() for row, count in zip(table, whole_pages, strict=True)]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    common = [0]  # [i]: pages that the i-th row in this order shares with the one before it
+    for before, row in zip(order, order[1:], strict=False):
+        count = min(whole_pages[before], whole_pages[row])
+        differ = np.flatnonzero(table[before, :count] != table[row, :count])
+        common.append(int(differ[0]) if len(differ) else count)
+    spans = [span for span in _best(order, common, 0, len(order)) if span.saved >= max(least_saved, 1)]
+    return sorted(spans, key=lambda span: -span.saved)[:max_spans]
+
+
+def span_arrays(spans: Sequence[Span], rows: int, page_size: int, max_spans: int = MAX_SPANS) -> SpanArrays:
+    """What is uploaded for a step of so many rows."""
+    members = [row for span in spans for row in span.rows]
+    rest = sorted(set(range(rows)) - set(members))
+    ends = np.cumsum([len(span.rows) for span in spans] + [0] * (max_spans - len(spans)))
+    shared = np.zeros(rows, dtype=np.int32)
+    for span in spans:
+        shared[list(span.rows)] = span.pages * page_size
+    return SpanArrays(
+        order=np.array(members + rest, dtype=np.int32),
+        starts=np.concatenate(([0], ends)).astype(np.int32),
+        shared=shared,
+    )
+
+
+def _best(order: Sequence[int], common: Sequence[int], begin: int, end: int) -> list[Span]:
+    """Spans of rows order[begin:end]: all of them as one, or parts of them that share more, whichever saves more."""
+    if end - begin < 2:
+        return []
+    shortest = min(common[begin + 1 : end])
+    cuts = [begin, *(at for at in range(begin + 1, end) if common[at] == shortest), end]
+    parts = [span for left, right in zip(cuts, cuts[1:], strict=False) for span in _best(order, common, left, right)]
+    whole = Span(tuple(order[begin:end]), shortest)
+    return [whole] if whole.saved >= sum(span.saved for span in parts) else parts

@@ -149,7 +149,7 @@ class Scheduler:
         if not self._reserve(request, end, planned):
             return 0
         samples = end == request.len_planned and end < request.limit
-        if draft and not (samples and self._reserve_free(request, end + len(draft))):
+        if draft and not (samples and self.reserve_free(request, end + len(draft))):
             draft = ()
         rows.append(RowWork(request, begin, count + len(draft), samples, request.epoch, draft=draft))
         planned.add(request.id)
@@ -248,7 +248,7 @@ class Scheduler:
                 request.pages_changed += 1
         return True
 
-    def _reserve_free(self, request: Request, num_tokens: int) -> bool:
+    def reserve_free(self, request: Request, num_tokens: int) -> bool:
         """Gives the request pages for its first `num_tokens` if they are free, taking none from anyone."""
         pages = -(-num_tokens // self._page_size)
         missing = [pages - len(held) for held in request.pages]

@@ -58,7 +58,8 @@ class Tokenizer:
         self.control_ids: frozenset[int] = frozenset(self._control.values())
         longest_first = sorted(self._control, key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self.vocab_size: int = max(backend.get_vocab().values(), default=-1) + 1  # ids may have gaps
+        self.vocabulary: dict[str, int] = backend.get_vocab()  # added tokens included
+        self.vocab_size: int = max(self.vocabulary.values(), default=-1) + 1  # ids may have gaps
         self.bos_id: int | None = hf_tokenizer.bos_token_id
         self.eos_id: int | None = hf_tokenizer.eos_token_id
 
