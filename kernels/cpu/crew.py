@@ -59,14 +59,14 @@ class _Job:
 
 
 def _help(job: _Job, wake: threading.Semaphore, thread: int) -> None:
-    address = job.gate.ctypes.data
+    address, done = job.gate.ctypes.data, 0
     while True:
         wake.acquire()
         if job.over:
             return
-        if job.work is not None:
-            ticket, enter, arguments = job.work
-            enter(address, ticket, thread, *arguments)
+        if job.work is not None and job.work[0] != done:
+            done, enter, arguments = job.work
+            enter(address, done, thread, *arguments)
 
 
 def _dismiss(job: _Job, wakes: list[threading.Semaphore]) -> None:
