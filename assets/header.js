@@ -57,6 +57,8 @@ export class Header {
     this.pending.classList.toggle("bad", Boolean(error));
     this.pendingText.textContent = text;
     this.pendingDo.textContent = label;
+    this.pending.title = text;
+    this.pendingDo.setAttribute("aria-label", `${text}: ${label}`);
     this.pendingDo.onclick = run;
   }
 
