@@ -70,6 +70,7 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     names |= {"prometheus_client": "prometheus-client"}
     brought_along = {
         "numpy": "transformers",
+        "llvmlite": "numba",
         "starlette": "fastapi",
         "tqdm": "huggingface-hub",
         "pydantic_core": "pydantic",
@@ -100,6 +101,29 @@ sys.meta_path.insert(0, Blocker())
 for name in {modules!r}:
     importlib.import_module(name)
 assert not [name for name in sys.modules if name.startswith("octavo.app")]
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_engine_runs_on_the_cpu_without_numba() -> None:
+    code = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numba", "llvmlite"):
+            raise ModuleNotFoundError(f"{name} is not there", name=name)
+
+sys.meta_path.insert(0, Blocker())
+import torch
+from octavo.engine import Engine
+from octavo.engine.model.build import build_random
+
+sizes = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+config = {"model_type": "llama", "vocab_size": 32, "max_position_embeddings": 32, **sizes}
+model = build_random(config, device="cpu", dtype=torch.float32, context_length=32, fusion=True)
+assert model.ops.compiled is not None and not model.ops.compiled.wait()
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
