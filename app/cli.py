@@ -307,27 +307,19 @@ def _models_fit(
     context: typer.Context,
     model: ModelArgument,
     context_length: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of one chat.")] = None,
+    quantization: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="As model.quantization in config.yaml.")
+    ] = None,
     device: Device = None,
     config: ConfigPath = None,
     debug: Debug = False,
 ) -> None:
     """Say whether a model fits into the memory that is free now."""
-    from octavo.app.library import ModelNotFoundError, is_repository
-    from octavo.app.library.fit import estimate_fit, estimate_repository
+    from octavo.app.library.fit_report import fit_report
 
-    settings = context.obj.settings(config, **({"model.device": device} if device else {}))
-    values = settings.values.model
-    length = context_length or (None if values.context_length == "auto" else values.context_length)
-    fusion = settings.values.engine.fusion
-    wanted = {"context_length": length, "device": values.device, "dtype": values.dtype, "fusion": fusion}
-    try:
-        fit = estimate_fit(_path_on_disk(settings, model), **wanted)
-    except ModelNotFoundError:
-        if not is_repository(model):
-            raise
-        fit = estimate_repository(model, revision=values.revision, **wanted)
-    print(fit.sentence())
-    print(fit.table())
+    overrides = {"model.device": device, "model.quantization": quantization}
+    settings = context.obj.settings(config, **{key: value for key, value in overrides.items() if value is not None})
+    print(fit_report(model, settings.values, context_length))
 
 
 def _path_on_disk(settings: Settings, model: str) -> Path:

@@ -29,6 +29,8 @@ from octavo.app.config.sizes import SIZE_FORMS, Size
 
 Applies = Literal["live", "next request", "model reload", "restart"]
 
+MOST_TOKENS = 1 << 30  # of one chat; no model comes near
+
 _DECIMAL = re.compile(r"[+-]?\d+")
 _REAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -126,7 +128,9 @@ Flag: TypeAlias = Annotated[bool, BeforeValidator(_boolean)]
 Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 Real: TypeAlias = Annotated[float, BeforeValidator(_real), Field(allow_inf_nan=False)]
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
-AutoTokens: TypeAlias = Annotated[Annotated[int, Field(ge=16)] | Literal["auto"], BeforeValidator(_auto_or_whole)]
+AutoTokens: TypeAlias = Annotated[
+    Annotated[int, Field(ge=16, le=MOST_TOKENS)] | Literal["auto"], BeforeValidator(_auto_or_whole)
+]
 Memory: TypeAlias = Annotated[Size, _SizeForm]
 Secret: TypeAlias = Annotated[
     SecretStr, BeforeValidator(lambda v: v if isinstance(v, SecretStr) else _text(v)), PlainSerializer(lambda _: "set")

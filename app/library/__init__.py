@@ -9,7 +9,7 @@ from octavo.app.library.errors import (
     ModelNotFoundError,
     OfflineError,
 )
-from octavo.app.library.resolve import is_repository, resolve_model
+from octavo.app.library.resolve import resolve_model
 from octavo.app.library.starter import STARTER, fetch_starter, find_starter
 
 __all__ = [
@@ -23,6 +23,5 @@ __all__ = [
     "OfflineError",
     "fetch_starter",
     "find_starter",
-    "is_repository",
     "resolve_model",
 ]

@@ -198,17 +198,6 @@ def best_fitting(fits: list[Fit]) -> Fit | None:
     )
 
 
-def estimate_fit(path: Path, **wanted: Any) -> Fit:
-    """The estimate for a checkpoint on disk; `wanted` are fields of `Wish`."""
-    return estimate(sketch_path(path), Wish(**wanted))
-
-
-def estimate_repository(repo_id: str, *, variant: str | None = None, revision: str = "main", **wanted: Any) -> Fit:
-    """The estimate for a model of the hub that is not on disk. Raises LibraryError's kinds."""
-    hub.probe(f"{repo_id} is not on disk.")
-    return estimate(sketch_repository(repo_id, variant, revision), Wish(**wanted))
-
-
 def kv_bytes(shape: Shape, itemsize: int, context_length: int) -> int:
     """Keys and values of one chat: 2 x heads x head size for each token a layer keeps (all, or its window)."""
     tokens = sum(min(context_length, window or context_length) for window in shape.windows)
@@ -263,7 +252,7 @@ def wish_of(values: Any) -> Wish:
         dtype=model.dtype,
         fusion=engine.fusion,
         quantization=model.quantization,
-        quantize_head=getattr(model, "quantize_head", False),
+        quantize_head=model.quantize_head,
         kv_memory_bytes=engine.kv_memory.size_bytes,
         kv_memory_share=engine.kv_memory.share,
         paged_attention=engine.paged_attention,

@@ -67,9 +67,10 @@ def resolve_model(
     )
 
 
-def is_repository(model_id: str) -> bool:
-    """Whether `model_id` has the form of a hub repository without a file: org/name."""
-    return not is_path(model_id) and ":" not in model_id and _REPOSITORY.fullmatch(model_id) is not None
+def split_repository(model_id: str) -> tuple[str, str | None] | None:
+    """("org/name", "Q4_K_M" or None) of a hub model's id; None for what is no such id."""
+    match = None if is_path(model_id) else _REPOSITORY.fullmatch(model_id)
+    return None if match is None else (match[1], match[2])
 
 
 def is_path(model_id: str) -> bool:

@@ -77,8 +77,14 @@ def _decoder_bytes(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo] 
     from octavo.engine.model.spec import ModelSpec
 
     spec, ops = ModelSpec.from_config(config), choose_ops(held.device, held.fusion)
-    in_rows = (ops.reads_rows(spec, held.dtype),) if hasattr(ops, "reads_rows") else ()
-    choice = FormatChoice(held.quantization, held.quantize_head, held.device, held.dtype, held.fusion, *in_rows)
+    choice = FormatChoice(
+        held.quantization,
+        held.quantize_head,
+        held.device,
+        held.dtype,
+        held.fusion,
+        row_major=ops.reads_rows(spec, held.dtype),
+    )
     if tensors is None:
         formats = choice.of_config()
     else:

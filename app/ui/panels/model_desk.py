@@ -22,6 +22,7 @@ from octavo.app.library.downloads import Downloads, Job
 from octavo.app.library.facts import FactsBook
 from octavo.app.library.fit import Fit, Sketch, alternatives, best_fitting, estimate, wish_of
 from octavo.app.library.recents import Recents
+from octavo.app.library.resolve import split_repository
 from octavo.app.library.search import search
 from octavo.app.library.sketches import Sketches
 from octavo.app.library.suggestions import suggest
@@ -191,15 +192,19 @@ class ModelDesk:
             "sentence": fit.sentence(),
         }
 
+    def _find(self, model_id: str) -> Path:
+        """Where a model lies on this disk. Raises ModelNotFoundError."""
+        model = self._settings.values.model
+        return resolve_model(model_id, folders=model.folders, revision=model.revision, may_fetch=False)
+
     def _sketch(self, model_id: str) -> Sketch:
-        values = self._settings.values.model
         try:
-            path = resolve_model(model_id, folders=values.folders, revision=values.revision, may_fetch=False)
+            path = self._find(model_id)
         except ModelNotFoundError:
-            repo_id, _, variant = model_id.partition(":")
-            if repo_id.count("/") != 1:
+            found = split_repository(model_id)
+            if found is None:
                 raise
-            return self._sketches.of_repository(repo_id, variant or None, values.revision)
+            return self._sketches.of_repository(*found, self._settings.values.model.revision)
         return self._sketches.of_path(path)
 
     def _held(self) -> int:
@@ -212,9 +217,7 @@ class ModelDesk:
         """Begin to load a model that is on disk. Raises ApiError 409 if that would end replies and `force` is false."""
         values = self._settings.values
         if model_id != "starter":  # which is fetched if it is not there
-            model = values.model
-            wanted = {"folders": model.folders, "revision": model.revision, "may_fetch": False}
-            await asyncio.to_thread(lambda: resolve_model(model_id, **wanted))
+            await asyncio.to_thread(self._find, model_id)
         await self._end_replies(force)
         self._host.load(values, self._chosen(model_id, choice))
 

@@ -76,7 +76,7 @@ def test_values_read_as_people_mean_them(load: Load, text: str, key: str, value:
         ("engine: {kv_memory: 6 apples}", "found '6 apples'."),
         ("engine: {kv_memory: 0 GiB}", "must be more than 0 bytes"),
         ("model: {context_length: 8k}", "must be auto or a whole number, found '8k'."),
-        ("model: {context_length: 3}", "must be a whole number from 16 or auto, found 3."),
+        ("model: {context_length: 3}", "must be a whole number from 16 to 1073741824 or auto, found 3."),
         ("model: {device: gpu}", "must be auto, cpu, cuda, cuda:N, found 'gpu'"),
         ("model: {dtype: float61}", "found 'float61'; did you mean float16?"),
         ("model: {revision: 1234567}", "must be text (put it in quotes"),

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from hosting import settings
+from safetensors.torch import load_file, save_file
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+from octavo.app.config import ConfigError, engine_config, load_settings
 from octavo.app.library import ModelNotFoundError
 from octavo.app.library.fit import (
     Fit,
@@ -19,15 +22,17 @@ from octavo.app.library.fit import (
     alternatives,
     best_fitting,
     estimate,
-    estimate_fit,
-    estimate_repository,
     kv_bytes,
     longest_context,
     sketch_path,
+    sketch_repository,
+    wish_of,
 )
+from octavo.app.library.fit_report import fit_report
 from octavo.app.library.inspect import report
 from octavo.app.library.readiness import require_loadable
 from octavo.app.library.shape import read_shape
+from octavo.app.library.weights import quantizations
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.errors import CheckpointError, MemoryExhaustedError, OctavoError, UnsupportedModelError
@@ -51,6 +56,14 @@ LLAMA = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
 }
+
+
+def estimate_fit(path: Path, **wanted: Any) -> Fit:
+    return estimate(sketch_path(path), Wish(**wanted))
+
+
+def estimate_repository(repo_id: str, *, variant: str | None = None, **wanted: Any) -> Fit:
+    return estimate(sketch_repository(repo_id, variant), Wish(**wanted))
 
 
 def test_keys_and_values_are_counted_by_layer_head_and_token() -> None:
@@ -207,3 +220,50 @@ def test_inspecting_reads_the_headers(starter_path: Path, tmp_path: Path) -> Non
     cut.write_bytes(starter_path.read_bytes()[:1_000_000])
     with pytest.raises(CheckpointError, match=r"cut\.gguf cannot be loaded"):
         report(cut)
+
+
+def test_a_checkpoint_of_transformers_own_classes_is_inspected_too(tmp_path: Path) -> None:
+    config = GPTNeoXConfig(
+        vocab_size=99, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128
+    )
+    GPTNeoXForCausalLM(config).save_pretrained(tmp_path)
+    text = report(tmp_path)
+    assert "GPTNeoXForCausalLM (gpt_neox)" in text
+    assert "runs through its transformers class" in text
+    assert text.endswith("Nothing is wrong with it.")
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["gpt_neox.layers.0.attention.dense.weight"] = torch.zeros(3, 3)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"dense\.weight of model\.safetensors has the shape \[3, 3\]"):
+        report(tmp_path)
+
+
+def test_the_report_names_every_format(starter_path: Path, tmp_path: Path) -> None:
+    values = settings(tmp_path, model__device="cpu").values
+    text = fit_report(str(starter_path), values, 1000)
+    assert "for a chat of 1000 tokens" in text
+    for name in quantizations()[1:]:
+        assert f"\n{name} " in text
+
+
+@pytest.mark.parametrize("tokens", [str(10**400), "1073741825"])
+def test_a_context_length_beyond_any_model_is_refused_by_its_line(tmp_path: Path, tokens: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"model:\n  context_length: {tokens}\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"line 2: model\.context_length must be a whole number from 16 to 1073741824"
+    ):
+        load_settings(file, environment={})
+
+
+def test_a_context_length_beyond_the_models_own_is_cut_with_a_notice(starter_path: Path, tmp_path: Path) -> None:
+    values = settings(tmp_path, model__device="cpu", model__context_length=1 << 30).values
+    fit = estimate(sketch_path(starter_path), wish_of(values))
+    assert (fit.context_length, fit.fits) == (8192, True)
+    require_loadable(starter_path, values)
+    engine = Engine.load(starter_path, engine_config(values))
+    try:
+        assert engine.context_length == 8192
+        assert any("cut to the model's own 8192" in notice for notice in engine.info.notices)
+    finally:
+        engine.close()
