@@ -20,7 +20,17 @@ import torch
 import triton
 from torch import Tensor
 
-from octavo.kernels import activation, decode_attention, dense_attention, paged_attention, rms_norm, rope, sampling
+from octavo.kernels import (
+    activation,
+    decode_attention,
+    dense_attention,
+    head_argmax,
+    paged_attention,
+    rms_norm,
+    rope,
+    sampling,
+    skinny_linear,
+)
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import device_traits
@@ -189,6 +199,36 @@ def small_cases(
     yield "silu * up", seconds, moved / seconds / 1e9
 
 
+def product_cases(
+    rows: int, hidden: int, inner: int, merged: int, vocabulary: int, dtype: torch.dtype
+) -> Iterator[tuple[str, float, float, float]]:
+    """(product, seconds, the library's for the bare product, GB/s of the weights): a layer's products with what stands
+    around them, and the choice of the greedy token."""
+
+    def random(*dims: int) -> Tensor:
+        return torch.randn(*dims, device="cuda", dtype=dtype) * dims[-1] ** -0.5
+
+    few = rows <= skinny_linear.GEMV_ROWS
+    norm, stream = random(hidden), random(rows, hidden)
+    squares = None if few else torch.rand(rows, triton.cdiv(hidden, 16), device="cuda")
+    run = partial(skinny_linear.skinny_linear, stream, norm=norm if few else None, squares=squares, eps=1e-6)
+    add = skinny_linear.skinny_linear_add
+    attended, gated = random(rows, hidden), random(rows, inner)
+    cases: list[tuple[str, int, Tensor, Callable[[Tensor], object]]] = [
+        ("norm + qkv", merged, stream, run),
+        ("o + residual", hidden, attended, lambda weight: add(attended, weight, None, stream, norm)),
+        ("norm + gate, up", 2 * inner, stream, partial(run, act="silu")),
+        ("down + residual", hidden, gated, lambda weight: add(gated, weight, None, stream, norm)),
+        ("head + argmax", vocabulary, stream, partial(head_argmax.head_argmax, stream)),
+    ]
+    for label, outs, x, launch in cases:
+        moved = outs * x.shape[1] * dtype.itemsize
+        weights = [random(outs, x.shape[1]) for _ in range(max(2, min(64, ROTATED_BYTES // moved)))]
+        seconds = measure([partial(launch, weight) for weight in weights])
+        library = measure([partial(torch.nn.functional.linear, x, weight) for weight in weights])
+        yield label, seconds, library, moved / seconds / 1e9
+
+
 def argmax_case(rows: int, vocabulary: int) -> tuple[float, float]:
     """(seconds, GB/s) of the greedy choice."""
     moved = rows * vocabulary * 4
@@ -248,6 +288,14 @@ def main(arguments: list[str] | None = None) -> int:
             parts = small_cases(tokens, hidden, inner, shape, dtype)
             line = "   ".join(f"{label}: {s * 1e6:>7.1f} ({g:>6,.0f})" for label, s, g in parts)
             print(f"{name:<6} {tokens:>5} tokens   {line}", flush=True)
+
+    print(f"\nproducts of few rows, {dtype}: microseconds, those of the library's bare product, (GB/s)")
+    for name, _, hidden, inner in shapes:
+        merged, vocabulary = (6144, 128256) if name == "8B" else (1152, 151936)
+        for rows in (1, 2, 8, 16):
+            parts = product_cases(rows, hidden, inner, merged, vocabulary, dtype)
+            line = "   ".join(f"{label}: {s * 1e6:.1f}, {lib * 1e6:.1f} ({g:,.0f})" for label, s, lib, g in parts)
+            print(f"{name:<6} {rows:>2} rows   {line}", flush=True)
     for rows in (1, 8, 64):
         seconds, rate = argmax_case(rows, 128256)
         print(f"argmax of {rows} x 128256: {seconds * 1e6:.1f} ({rate:,.0f})", flush=True)

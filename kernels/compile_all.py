@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import triton
@@ -28,7 +29,18 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.kernels import activation, decode_attention, dense_attention, paged_attention, rms_norm, rope, rows, sampling
+from octavo.kernels import (
+    activation,
+    decode_attention,
+    dense_attention,
+    head_argmax,
+    paged_attention,
+    rms_norm,
+    rope,
+    rows,
+    sampling,
+    skinny_linear,
+)
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
@@ -97,6 +109,7 @@ def _exercise(target: int, full: bool) -> None:
     _rows()
     _small_operations(native)
     _attention(traits, native, _shape(128), full)
+    _products(traits, native, full)
     if full or target == 90:
         for dtype in others:
             _small_operations(dtype)
@@ -174,6 +187,24 @@ def _rows() -> None:
     stops, ring, turn = _empty(8, 8, dtype=torch.int64), _empty(64, 8, dtype=torch.int64), _empty(1, dtype=torch.int64)
     rows.advance(wide, best, wide, wide, wide, wide, stops, ring, turn)
     rows.patch(table, _empty(2, 100, dtype=torch.int32))
+
+
+def _products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
+    """Products of one and of eight rows; generations that differ in nothing they use are checked with the latter."""
+    sizes = ((896, 4864, 1152), (4096, 14336, 6144)) if full else ((896, 4864, 1152),)
+    counts = (1, 2, 8, 16) if full else (1, 8) if traits.capability in (75, 90) else (8,)
+    for (hidden, inner, merged), few in product(sizes, counts):
+        if few > skinny_linear.GEMV_ROWS and not traits.tensor_cores:
+            continue
+        x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
+        qkv, bias = _empty(merged, hidden, dtype=dtype), _empty(merged, dtype=dtype)
+        gate_up, down = _empty(2 * inner, hidden, dtype=dtype), _empty(hidden, inner, dtype=dtype)
+        normed = skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
+        squares = None if normed is None else normed.squares
+        folded = norm if normed is None else None
+        skinny_linear.skinny_linear(x, qkv, bias, norm=folded, squares=squares, eps=1e-6)
+        skinny_linear.skinny_linear(x, gate_up, norm=folded, squares=squares, eps=1e-6, act="silu")
+        head_argmax.head_argmax(x, _empty(151936, hidden, dtype=dtype))
 
 
 def _sampling() -> None:

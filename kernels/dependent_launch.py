@@ -24,7 +24,7 @@ def launches_early(device: torch.device) -> bool:
 
 @triton.jit
 def prefetch_to_l2(pointer, size_bytes):
-    """Asks for `size_bytes` (a multiple of 16) from `pointer` (aligned to 16) to be brought into L2, without waiting.
+    """Asks for bytes (a multiple of 16, from an address aligned to 16) to be brought into L2.
 
     One thread of the program asks, in one instruction; compute capability 9.0 and newer.
     """
@@ -42,4 +42,12 @@ def prefetch_to_l2(pointer, size_bytes):
         dtype=tl.int32,
         is_pure=False,
         pack=1,
+    )
+
+
+@triton.jit
+def prefetch_lines(pointers):
+    """Asks for the cache line of each pointer to be brought into L2."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
     )

@@ -40,7 +40,7 @@ def head_argmax(
     programs = triton.cdiv(weight.shape[0], tile.block_n)
     block_best = torch.empty((rows, programs), dtype=torch.float32, device=device)
     block_ids = torch.empty((rows, programs), dtype=torch.int32, device=device)
-    launch(hidden, None, weight, bias, None, block_best, block_ids, 0.0, None, tile)
+    launch(hidden, weight, bias, None, block_best, tile, ids=block_ids)
     best = torch.empty(rows, dtype=torch.float32, device=device)
     ids = torch.empty(rows, dtype=torch.int64, device=device)
     early = launches_early(device)
@@ -48,7 +48,7 @@ def head_argmax(
     block = max(2, triton.next_power_of_2(programs))
     best_kernel[(rows,)](
         block_best, block_ids, best, ids, programs,
-        BLOCK=min(block, 4096), EARLY=early, num_warps=min(8, max(1, block // 512)), **options,
+        BLOCK=min(block, 16384), EARLY=early, num_warps=min(16, max(1, block // 512)), **options,
     )  # fmt: skip
     return best, ids
 

@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.activation import activated
+from octavo.kernels.dependent_launch import prefetch_to_l2
 
 
 @triton.jit(do_not_specialize=["outs"])
@@ -40,6 +41,7 @@ def gemv_kernel(
     ACT: tl.constexpr,
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """x [ROWS, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [ROWS, outs].
     BEST writes only each program's highest value of a row to out [ROWS, programs] and its lowest index to ids; NaN if
@@ -50,40 +52,64 @@ def gemv_kernel(
     col = tl.arange(0, BLOCK_K)
     weights = weight_ptr + row[:, None] * SIZE
     ups = weights + outs.to(tl.int64) * SIZE
-    # the first weights are asked for before the kernel that computes x has ended, and later ones a turn ahead
+    # what no kernel of the step writes is asked for before the kernel that computes x has ended
     w = _weights(weights, col, SIZE)
     if GATED:
         up = _weights(ups, col, SIZE)
+    if NORM:
+        scale = tl.load(norm_ptr + col, mask=col < SIZE, other=0.0)
+    out_col = first + tl.arange(0, BLOCK_N)
+    valid = out_col < outs
+    if BIAS:
+        bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
+        if GATED:
+            up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
     if EARLY:
+        if WHOLE and first + BLOCK_N <= outs:
+            # and where a program's weights are few, all of them
+            prefetch_to_l2(weight_ptr + first.to(tl.int64) * SIZE, BLOCK_N * SIZE * 2)
+            if GATED:
+                prefetch_to_l2(weight_ptr + (first + outs).to(tl.int64) * SIZE, BLOCK_N * SIZE * 2)
         gdc_wait()
         gdc_launch_dependents()
     sums = ()
     up_sums = ()
     squares = ()
-    for _ in tl.static_range(ROWS):
+    x = ()
+    residual = ()
+    for t in tl.static_range(ROWS):
         sums += (tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32),)
         up_sums += (tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32),)
         squares += (tl.zeros((BLOCK_K // 8,), tl.float32),)
+        x += (tl.load(x_ptr + t * SIZE + col, mask=col < SIZE, other=0.0),)
+        if RESIDUAL:
+            residual += (tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0),)
     for begin in range(0, SIZE, BLOCK_K):
-        inside = begin + col < SIZE
         this = w.to(tl.float32)
+        these = x
         if GATED:
             this_up = up.to(tl.float32)
-        if SIZE > BLOCK_K:
-            w = _weights(weights, begin + BLOCK_K + col, SIZE)
-            if GATED:
-                up = _weights(ups, begin + BLOCK_K + col, SIZE)
         if NORM:
-            scale = tl.load(norm_ptr + begin + col, mask=inside, other=0.0).to(tl.float32)
+            this_scale = scale.to(tl.float32)
+        if SIZE > BLOCK_K:
+            # the next turn's loads are under way while this turn's are used
+            next_col = begin + BLOCK_K + col
+            w = _weights(weights, next_col, SIZE)
+            if GATED:
+                up = _weights(ups, next_col, SIZE)
+            if NORM:
+                scale = tl.load(norm_ptr + next_col, mask=next_col < SIZE, other=0.0)
+            x = ()
+            for t in tl.static_range(ROWS):
+                x += (tl.load(x_ptr + t * SIZE + next_col, mask=next_col < SIZE, other=0.0),)
         new_sums = ()
         new_up_sums = ()
         new_squares = ()
         for t in tl.static_range(ROWS):
-            x = tl.load(x_ptr + t * SIZE + begin + col, mask=inside, other=0.0)
-            wide = x.to(tl.float32)
+            wide = these[t].to(tl.float32)
             if NORM:
                 new_squares += (squares[t] + tl.sum((wide * wide).reshape(BLOCK_K // 8, 8), 1),)
-                wide = wide * scale
+                wide = wide * this_scale
             else:
                 new_squares += (squares[t],)
             new_sums += (sums[t] + tl.sum((this * wide[None, :]).reshape(BLOCK_N, BLOCK_K // 8, 8), 2),)
@@ -94,8 +120,6 @@ def gemv_kernel(
         sums = new_sums
         up_sums = new_up_sums
         squares = new_squares
-    out_col = first + tl.arange(0, BLOCK_N)
-    valid = out_col < outs
     for t in tl.static_range(ROWS):
         y = tl.sum(sums[t], 1)
         if GATED:
@@ -106,13 +130,13 @@ def gemv_kernel(
             if GATED:
                 u *= inverse
         if BIAS:
-            y += tl.load(bias_ptr + out_col, mask=valid, other=0.0).to(tl.float32)
+            y += bias.to(tl.float32)
             if GATED:
-                u += tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0).to(tl.float32)
+                u += up_bias.to(tl.float32)
         if GATED:
             y = activated(y, ACT) * u
         if RESIDUAL:
-            y += tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0).to(tl.float32)
+            y += residual[t].to(tl.float32)
         if BEST:
             y = tl.where(valid, y, float("-inf"))
             broken = tl.max((y != y).to(tl.int32), 0)

@@ -1,10 +1,11 @@
 """Skinny linear on tensor cores: y = x W^T for up to 16 rows, read at the rate of the memory.
 
 Grid: one program a block of BLOCK_N output features, over all of the input. Weight tiles stream through shared memory,
-several in flight; the rows of x, padded to 8 or 16, are the narrow operand. The RMS norm before the product is folded
-in: x * norm_weight is rounded to the operands' type, the squares of x are summed on the way in float32, and the results
-are scaled by 1/rms at the end (Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019). Bias, gated activation
-and residual are epilogues in float32. Bound by reading the weights once.
+several in flight; the rows of x, padded to 8 or 16, are the narrow operand. The RMS norm is split over two launches so
+that neither waits for it: the product that completes the residual stream also writes its rows times the next norm's
+weights, and the sum of squares of each block; the product that follows multiplies the former, adds up the latter and
+scales by 1/rms at the end (Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019). Bias, gated activation and
+residual are epilogues in float32. Bound by reading the weights once.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
@@ -16,101 +17,118 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.activation import activated
+from octavo.kernels.dependent_launch import prefetch_lines
 
 
-@triton.jit(do_not_specialize=["rows", "outs"])
+@triton.jit(do_not_specialize=["rows", "outs", "parts"])
 def tile_kernel(
     x_ptr,
-    norm_ptr,
+    squares_ptr,
     weight_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
     ids_ptr,
+    next_norm_ptr,
+    next_x_ptr,
+    next_squares_ptr,
     rows,
     outs,
+    parts,
     eps,
     SIZE: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
-    WEIGHT_FIRST: tl.constexpr,
-    NORM: tl.constexpr,
+    SLICES: tl.constexpr,
+    PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
+    NEXT: tl.constexpr,
     ACT: tl.constexpr,
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
+    FIRST: tl.constexpr,
 ):
-    """x [rows, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out
-    [rows, outs]. WEIGHT_FIRST computes W x^T (wgmma), else x W^T.
-    BEST writes only each program's highest value of a row to out [rows, programs] and its lowest index to ids; NaN if
-    there is one."""
+    """x [rows, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [rows, outs].
+
+    SLICES > 1: every turn takes that many neighbouring blocks of the input, each multiplied by warps of its own.
+    PARTS > 0: squares [rows, parts] are partial sums of squares of the rows x stands for, parts <= PARTS. NEXT writes
+    next_x = out * next_norm and next_squares [rows, programs]. BEST writes only each program's highest value of a row
+    to out [rows, programs] and its lowest index to ids; NaN if there is one. FIRST: so many weights of each row are
+    asked for before the kernel that computes x has ended.
+    """
     GATED: tl.constexpr = ACT >= 0
     first = tl.program_id(0) * BLOCK_N
     t = tl.arange(0, BLOCK_T)
     n = first + tl.arange(0, BLOCK_N)
     col = tl.arange(0, BLOCK_K)
     up_offset = outs.to(tl.int64) * SIZE
-    if NORM:
-        next_scale = tl.load(norm_ptr + col, mask=col < SIZE, other=0.0)
+    row = tl.minimum(n, outs - 1).to(tl.int64)
+    out_at = t[:, None] * outs + n[None, :]
+    valid = (t < rows)[:, None] & (n < outs)[None, :]
+    if BIAS:
+        bias = tl.load(bias_ptr + n, mask=n < outs, other=0.0)
+        if GATED:
+            up_bias = tl.load(bias_ptr + outs + n, mask=n < outs, other=0.0)
     if EARLY:
+        if FIRST > 0:
+            lines = row[:, None] * SIZE + tl.minimum(tl.arange(0, FIRST // 64) * 64, SIZE - 1)[None, :]
+            prefetch_lines(weight_ptr + lines)
+            if GATED:
+                prefetch_lines(weight_ptr + up_offset + lines)
         gdc_wait()
         gdc_launch_dependents()
-    row = tl.minimum(n, outs - 1).to(tl.int64)
-    squares = tl.zeros((BLOCK_T, BLOCK_K), tl.float32)
-    if WEIGHT_FIRST:
-        sums = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    if RESIDUAL:
+        residual = tl.load(residual_ptr + out_at, mask=valid, other=0.0)
+    if SLICES > 1:
+        slice_col = tl.arange(0, SLICES)[:, None, None] * BLOCK_K + col[None, None, :]
+        sums = tl.zeros((SLICES, BLOCK_N, BLOCK_T), tl.float32)
     else:
-        sums = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
+        sums = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
     up_sums = sums
-    for begin in tl.range(0, SIZE, BLOCK_K, num_stages=STAGES):
-        inside = begin + col < SIZE
-        x_at = t[:, None] * SIZE + begin + col[None, :]
-        x_mask = (t < rows)[:, None] & inside[None, :]
-        x = tl.load(x_ptr + x_at, mask=x_mask, other=0.0)
-        if NORM:
-            wide = x.to(tl.float32)
-            squares += wide * wide
-            scale = next_scale.to(tl.float32)
-            # too few bytes to be copied ahead like the tiles, so it is read one turn ahead
-            next_scale = tl.load(norm_ptr + begin + BLOCK_K + col, mask=begin + BLOCK_K + col < SIZE, other=0.0)
-            x = (wide * scale[None, :]).to(x.dtype)
-        w_at = weight_ptr + row[:, None] * SIZE + begin + col[None, :]
-        w = tl.load(w_at, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
-        if WEIGHT_FIRST:
-            sums = tl.dot(w, x.T, sums, input_precision="ieee")
+    for begin in tl.range(0, SIZE, BLOCK_K * SLICES, num_stages=STAGES):
+        if SLICES > 1:
+            at = begin + slice_col
+            x = tl.load(x_ptr + t[None, :, None] * SIZE + at, mask=(t < rows)[None, :, None] & (at < SIZE), other=0.0)
+            x = x.permute(0, 2, 1)
+            w_at = weight_ptr + row[None, :, None] * SIZE + at
         else:
-            sums = tl.dot(x, w.T, sums, input_precision="ieee")
+            at = begin + col[None, :]
+            x = tl.load(x_ptr + t[:, None] * SIZE + at, mask=(t < rows)[:, None] & (at < SIZE), other=0.0).T
+            w_at = weight_ptr + row[:, None] * SIZE + at
+        w = tl.load(w_at, mask=at < SIZE, other=0.0, eviction_policy="evict_first")
+        sums = tl.dot(w, x, sums, input_precision="ieee")
         if GATED:
-            up = tl.load(w_at + up_offset, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
-            if WEIGHT_FIRST:
-                up_sums = tl.dot(up, x.T, up_sums, input_precision="ieee")
-            else:
-                up_sums = tl.dot(x, up.T, up_sums, input_precision="ieee")
-    if WEIGHT_FIRST:
+            up = tl.load(w_at + up_offset, mask=at < SIZE, other=0.0, eviction_policy="evict_first")
+            up_sums = tl.dot(up, x, up_sums, input_precision="ieee")
+    if SLICES > 1:
+        y = tl.sum(sums, 0).T
+        u = tl.sum(up_sums, 0).T
+    else:
         y = sums.T
         u = up_sums.T
-    else:
-        y = sums
-        u = up_sums
-    if NORM:
-        inverse = tl.rsqrt(tl.sum(squares, 1) / SIZE + eps)[:, None]
+    if PARTS > 0:
+        part = tl.arange(0, PARTS)
+        square = tl.load(
+            squares_ptr + t[:, None] * parts + part[None, :],
+            mask=(t < rows)[:, None] & (part < parts)[None, :],
+            other=0.0,
+        )
+        inverse = tl.rsqrt(tl.sum(square, 1) / SIZE + eps)[:, None]
         y *= inverse
         u *= inverse
     if BIAS:
-        y += tl.load(bias_ptr + n, mask=n < outs, other=0.0).to(tl.float32)[None, :]
+        y += bias.to(tl.float32)[None, :]
         if GATED:
-            u += tl.load(bias_ptr + outs + n, mask=n < outs, other=0.0).to(tl.float32)[None, :]
+            u += up_bias.to(tl.float32)[None, :]
     if GATED:
         y = activated(y, ACT) * u
-    out_at = t[:, None] * outs + n[None, :]
-    valid = (t < rows)[:, None] & (n < outs)[None, :]
     if RESIDUAL:
-        y += tl.load(residual_ptr + out_at, mask=valid, other=0.0).to(tl.float32)
+        y += residual.to(tl.float32)
     if BEST:
-        y = tl.where(valid, y, float("-inf"))
+        y = tl.where((n < outs)[None, :], y, float("-inf"))
         broken = tl.max((y != y).to(tl.int32), 1)
         y = tl.where(y == y, y, float("-inf"))
         best, index = tl.max(y, 1, return_indices=True, return_indices_tie_break_left=True)
@@ -118,4 +136,11 @@ def tile_kernel(
         tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best), mask=t < rows)
         tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1), mask=t < rows)
     else:
-        tl.store(out_ptr + out_at, y.to(out_ptr.dtype.element_ty), mask=valid)
+        rounded = y.to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + out_at, rounded, mask=valid)
+        if NEXT:
+            wide = tl.where(valid, rounded.to(tl.float32), 0.0)
+            scale = tl.load(next_norm_ptr + n, mask=n < outs, other=0.0).to(tl.float32)
+            tl.store(next_x_ptr + out_at, (wide * scale[None, :]).to(next_x_ptr.dtype.element_ty), mask=valid)
+            at = t * tl.num_programs(0) + tl.program_id(0)
+            tl.store(next_squares_ptr + at, tl.sum(wide * wide, 1), mask=t < rows)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec
 from octavo.engine.attention.triton_backend import Rope, TritonBackend
+from octavo.engine.model.few_rows import FewRows
 from octavo.engine.model.ops import Ops
+from octavo.engine.model.parameters import Weights
 from octavo.engine.quant.base import WeightRef
-from octavo.engine.quant.plain import PlainFormat
 from octavo.kernels import activation, rms_norm, rope
-from octavo.kernels.head_argmax import head_argmax
-from octavo.kernels.skinny_linear import MAX_ROWS, skinny_linear, suits
 
 
 class TritonOps(Ops):
@@ -20,6 +21,12 @@ class TritonOps(Ops):
     product with what stands around it."""
 
     name = "triton"
+
+    def __init__(self) -> None:
+        self._few = FewRows()
+
+    def bind(self, weights: Weights, attn_specs: Sequence[AttnSpec], rope_tables: Sequence[Tensor]) -> None:
+        self._few.bind(weights)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm.rms_norm(x, weight, eps)
@@ -83,54 +90,25 @@ class TritonOps(Ops):
     def norm_linear(
         self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef
     ) -> tuple[Tensor, Tensor]:
-        if delta is not None or not takes_few_rows(hidden, ref):
+        if delta is not None or not self._few.takes(hidden, ref):
             return super().norm_linear(delta, hidden, weight, eps, ref)
-        packed = ref.acquire()
-        out = skinny_linear(hidden, packed.weight, packed.bias, norm=weight, eps=eps)
-        ref.release()
-        return out, hidden
+        return self._few.norm_linear(hidden, weight, eps, ref, None), hidden
 
     def norm_gated(
         self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef, act: str
     ) -> tuple[Tensor, Tensor]:
-        if delta is not None or not takes_few_rows(hidden, ref):
+        if delta is not None or not self._few.takes(hidden, ref):
             return super().norm_gated(delta, hidden, weight, eps, ref, act)
-        packed = ref.acquire()
-        out = skinny_linear(hidden, packed.weight, packed.bias, norm=weight, eps=eps, act=act)
-        ref.release()
-        return out, hidden
+        return self._few.norm_linear(hidden, weight, eps, ref, act), hidden
 
     def linear_add(self, x: Tensor, ref: WeightRef, hidden: Tensor) -> tuple[Tensor | None, Tensor]:
-        if not takes_few_rows(x, ref):
+        if not self._few.takes(x, ref):
             return super().linear_add(x, ref, hidden)
-        packed = ref.acquire()
-        skinny_linear(x, packed.weight, packed.bias, residual=hidden, out=hidden)
-        ref.release()
+        self._few.linear_add(x, ref, hidden)
         return None, hidden
 
     def head(self, ref: WeightRef, hidden: Tensor) -> Tensor:
-        """Scores [T, vocabulary], with few rows in float32 from the product on, as `greedy` compares them."""
-        if not takes_few_rows(hidden, ref):
-            return ref(hidden).float()
-        packed = ref.acquire()
-        out = skinny_linear(hidden, packed.weight, packed.bias, out_dtype=torch.float32)
-        ref.release()
-        return out
+        return self._few.scores(ref, hidden) if self._few.takes(hidden, ref) else super().head(ref, hidden)
 
     def greedy(self, ref: WeightRef, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Each row's highest score, float32 [T], and its lowest id, int64 [T], without the scores being written; None
-        where there is no kernel for it."""
-        if not takes_few_rows(hidden, ref):
-            return None
-        packed = ref.acquire()
-        best = head_argmax(hidden, packed.weight, packed.bias)
-        ref.release()
-        return best
-
-
-def takes_few_rows(x: Tensor, ref: WeightRef) -> bool:
-    """Whether the kernels for few rows compute this product: plain 16-bit weights that stay where they are, since a
-    kernel reads weights before it has waited for work queued ahead of it."""
-    if x.shape[0] > MAX_ROWS or type(ref) is not WeightRef or not isinstance(ref.format, PlainFormat):
-        return False
-    return ref.spec.experts is None and x.is_contiguous() and suits(x.shape[0], x.dtype)
+        return self._few.greedy(ref, hidden) if self._few.takes(hidden, ref) else None

@@ -1,29 +1,26 @@
+from itertools import product
+
 import pytest
 import torch
 from kernel_cases import assert_as_good_as_torch
 
-from octavo.kernels.device import NO_DEVICE
+from octavo.kernels.compile_all import TARGETS
 from octavo.kernels.skinny_linear import (
     DotTile,
     GemvTile,
     choose_tile,
     skinny_linear,
+    skinny_linear_add,
     skinny_linear_reference,
 )
 
 EPS = 1e-5
-TILES = [
-    (GemvTile(4, 64, 4), 1),
-    (GemvTile(2, 256, 4), 2),
-    (DotTile(16, 16, 32, 2, 4), 3),
-    (DotTile(16, 16, 64, 2, 4, weight_first=True), 16),
-]
+GEMV = [(GemvTile(4, 64, 4), 1), (GemvTile(2, 256, 4), 2)]
+DOT = [(DotTile(16, 16, 32, 2, 4), 3), (DotTile(8, 16, 32, 2, 4, slices=4, first=64), 5)]
 AROUND = [
-    {},
-    {"norm": True},
     {"bias": True, "residual": True},
-    {"norm": True, "bias": True, "act": "silu"},
-    {"norm": True, "act": "gelu_pytorch_tanh", "residual": True},
+    {"bias": True, "act": "silu"},
+    {"act": "gelu_pytorch_tanh", "residual": True},
 ]
 
 
@@ -44,15 +41,40 @@ def wide(arguments):
     return {key: value.double() if isinstance(value, torch.Tensor) else value for key, value in arguments.items()}
 
 
+def check(arguments, tile, dtype):
+    rows, outs = arguments["x"].shape[0], 13
+    out = torch.full((rows, outs), float("nan"), dtype=dtype)
+    assert skinny_linear(**arguments, out=out, tile=tile) is out
+    exact = skinny_linear_reference(**wide(arguments))
+    assert_as_good_as_torch(out, skinny_linear_reference(**arguments), exact)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize(("tile", "rows"), TILES)
+@pytest.mark.parametrize(("tile", "rows"), GEMV + DOT)
 def test_a_product_with_what_stands_around_it_is_as_good_as_torch(tile, rows, around, dtype):
-    arguments = case(rows, 13, 200, dtype, **around)
-    exact = skinny_linear_reference(**wide(arguments))
-    out = torch.full((rows, 13), float("nan"), dtype=dtype)
-    assert skinny_linear(**arguments, out=out, tile=tile) is out
-    assert_as_good_as_torch(out, skinny_linear_reference(**arguments), exact)
+    check(case(rows, 13, 200, dtype, **around), tile, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("tile", "rows"), GEMV)
+def test_a_norm_is_folded_into_the_product_of_one_or_two_rows(tile, rows, dtype):
+    check(case(rows, 13, 200, dtype, norm=True, act="silu"), tile, dtype)
+
+
+@pytest.mark.parametrize(("tile", "rows"), DOT)
+def test_a_norm_of_more_rows_is_prepared_by_the_product_before_it(tile, rows):
+    first = case(rows, 40, 72, torch.float32, residual=True)
+    second = case(rows, 13, 40, torch.float32, norm=True, act="silu")
+    stream = first["residual"].clone()
+    normed = skinny_linear_add(first["x"], first["weight"], None, stream, second["norm"], tile=tile)
+    torch.testing.assert_close(stream, skinny_linear_reference(**first))
+    torch.testing.assert_close(normed.x, stream * second["norm"])
+    torch.testing.assert_close(normed.squares.sum(1), stream.pow(2).sum(1))
+    second["x"] = stream
+    expected = skinny_linear_reference(**second)
+    out = skinny_linear(normed.x, second["weight"], squares=normed.squares, eps=EPS, act="silu", tile=tile)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_residual_can_be_added_in_place():
@@ -64,7 +86,7 @@ def test_the_residual_can_be_added_in_place():
 
 def test_a_row_has_the_same_bits_whatever_stands_beside_it():
     for tile, rows in ((GemvTile(4, 64, 4), 2), (DotTile(16, 16, 32, 2, 4), 7)):
-        arguments = case(rows, 30, 96, torch.float16, norm=True)
+        arguments = case(rows, 30, 96, torch.float16, bias=True)
         together = skinny_linear(**arguments, tile=tile)
         arguments["x"] = torch.cat((arguments["x"][:1], torch.randn(rows - 1, 96).half()))
         assert torch.equal(skinny_linear(**arguments, tile=tile)[0], together[0])
@@ -77,7 +99,9 @@ def test_scores_can_be_left_in_float32():
     torch.testing.assert_close(out, skinny_linear_reference(**wide(arguments)).float(), rtol=1e-5, atol=1e-6)
 
 
-def test_the_tile_depends_on_shapes_rows_and_device_alone():
-    first = choose_tile(1, 4096, 4096, False, NO_DEVICE)
-    choose_tile.cache_clear()
-    assert choose_tile(1, 4096, 4096, False, NO_DEVICE) == first
+def test_tiles_fit_the_shared_memory_of_every_generation():
+    for traits in filter(lambda traits: traits.tensor_cores, TARGETS.values()):
+        for rows, outs, size, gated in product((3, 8, 16), (896, 28672), (896, 4096, 14336), (False, True)):
+            tile = choose_tile(rows, outs, size, gated, traits)
+            turn = tile.block_n * (2 if gated else 1) + tile.block_t
+            assert turn * tile.block_k * tile.slices * tile.stages * 2 <= traits.shared_bytes

@@ -1,0 +1,97 @@
+"""The fused products of few rows through the operations a decoder calls, against the textbook's."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from octavo.engine.model.few_rows import FewRows
+from octavo.engine.model.ops import TextbookOps
+from octavo.engine.model.ops_triton import TritonOps
+from octavo.engine.quant import FORMATS
+from octavo.engine.quant.base import LinearSpec, Packed, Part, WeightRef
+from octavo.kernels.skinny_linear import MAX_ROWS
+
+HIDDEN, INNER, EPS = 48, 40, 1e-5
+TOLERANCE = {"rtol": 2e-2, "atol": 2e-2}
+
+
+def linear(outs: int, size: int, bias: bool = False) -> WeightRef:
+    spec = LinearSpec("linear", (Part("all", outs),), size, bias=bias)
+    weight = (torch.randn(outs, size) / size**0.5).half()
+    return WeightRef(spec, FORMATS["none"], Packed({"weight": weight}, torch.randn(outs).half() if bias else None))
+
+
+def layer() -> SimpleNamespace:
+    return SimpleNamespace(
+        qkv=(linear(64, HIDDEN, bias=True),),
+        o=linear(HIDDEN, 64),
+        gate_up=(linear(2 * INNER, HIDDEN),),
+        down=linear(HIDDEN, INNER),
+        attn_norm=torch.rand(HIDDEN).half(),
+        mlp_norm=torch.rand(HIDDEN).half(),
+        router=None,
+    )
+
+
+def run(ops, layers, hidden):
+    """A decoder's layers without attention: (its last hidden states, all that was computed on the way)."""
+    seen, delta = [], None
+    for each in layers:
+        q, hidden = ops.norm_linear(delta, hidden, each.attn_norm, EPS, each.qkv[0])
+        delta, hidden = ops.linear_add(q, each.o, hidden)
+        inner, hidden = ops.norm_gated(delta, hidden, each.mlp_norm, EPS, each.gate_up[0], "silu")
+        delta, hidden = ops.linear_add(inner, each.down, hidden)
+        seen += [q, inner]
+    return (hidden if delta is None else hidden + delta), seen
+
+
+@pytest.mark.parametrize(
+    ("rows", "bound"), [(1, True), (2, False), (3, True), (3, False), (MAX_ROWS, True), (MAX_ROWS + 1, True)]
+)
+def test_layers_are_those_of_the_textbook_however_many_rows_there_are(rows, bound, monkeypatch):
+    # the interpreter multiplies bfloat16 tiles wrongly; float16 takes the same way where numbers are small
+    monkeypatch.setattr("octavo.engine.model.few_rows.PREPARED_TYPES", (torch.float16,))
+    layers, hidden = [layer(), layer()], torch.randn(rows, HIDDEN).half()
+    expected, expected_seen = run(TextbookOps(), layers, hidden.clone())
+    ops = TritonOps()
+    if bound:
+        ops.bind(SimpleNamespace(layers=layers), (), ())
+    out, seen = run(ops, layers, hidden.clone())
+    torch.testing.assert_close(out, expected, **TOLERANCE)
+    for ours, theirs in zip(seen, expected_seen, strict=True):
+        torch.testing.assert_close(ours, theirs, **TOLERANCE)
+
+
+def test_a_norm_that_was_prepared_is_not_taken_for_another_stream(monkeypatch):
+    monkeypatch.setattr("octavo.engine.model.few_rows.PREPARED_TYPES", (torch.float16,))
+    each, few = layer(), FewRows()
+    few.bind(SimpleNamespace(layers=[each]))
+    stream, other = torch.randn(2, 3, HIDDEN).half().unbind()
+    few.linear_add(torch.randn(3, 64).half(), each.o, stream.clone())
+    out = few.norm_linear(other, each.mlp_norm, EPS, each.gate_up[0], "silu")
+    expected, _ = TextbookOps().norm_gated(None, other, each.mlp_norm, EPS, each.gate_up[0], "silu")
+    torch.testing.assert_close(out, expected, **TOLERANCE)
+
+
+def test_scores_and_the_greedy_choice_agree():
+    ops, head, hidden = TritonOps(), linear(70, HIDDEN), torch.randn(2, HIDDEN).half()
+    scores = ops.head(head, hidden)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, TextbookOps().head(head, hidden), **TOLERANCE)
+    best, ids = ops.greedy(head, hidden)
+    assert torch.equal(ids, scores.argmax(-1))
+    torch.testing.assert_close(best, scores.amax(-1))
+    assert TextbookOps().greedy(head, hidden) is None
+
+
+def test_weights_that_move_or_are_not_plain_are_left_to_their_format():
+    few, plain, x = FewRows(), linear(16, HIDDEN), torch.randn(1, HIDDEN).half()
+
+    class Moving(WeightRef):
+        pass
+
+    assert few.takes(x, plain)
+    assert not few.takes(x, Moving(plain.spec, plain.format, plain.acquire()))
+    assert not few.takes(x, WeightRef(plain.spec, FORMATS["int8"], plain.acquire()))
+    assert not few.takes(x.float(), plain)
