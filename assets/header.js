@@ -64,7 +64,7 @@ export class Header {
 
   /** News of all models, and what the chip's card can do with them. */
   models(news, actions) {
-    const drawn = JSON.stringify([news.state, news.id, news.recent, news.progress === null]);
+    const drawn = JSON.stringify([news.state, news.id, news.next, news.recent, news.progress === null]);
     this.news = news;
     this.modelActions = actions;
     if (this.current && drawn !== this.drawn) this.model(this.current); // not at each step of a download
@@ -78,6 +78,7 @@ export class Header {
     const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
     this.name.textContent = info ? modelName(info) : (words[state] ?? t("model.none"));
     this.kind.textContent = info ? `${info.format} · ${deviceName(info.device)}` : "";
+    if (this.news?.next) this.kind.textContent = t("model.next", { id: this.news.next });
     const rows = info && [
       [t("model"), info.name],
       [t("model.architecture"), info.architecture],

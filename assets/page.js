@@ -4,6 +4,7 @@ import { announce } from "./dom.js";
 import { ChatList } from "./chats.js";
 import { Chatting } from "./chatting.js";
 import { Composer } from "./composer.js";
+import { toast } from "./dialog.js";
 import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
 import { ModelQuestion } from "./model_question.js";
@@ -211,6 +212,9 @@ class Page {
 
   /** Downloads, recent models, what is loaded. */
   modelsChanged(news) {
+    const isNew = this.models !== undefined && news.error !== this.models.error;
+    if (isNew && news.error && news.state === "ready") toast(news.error, { kind: "error", keep: true });
+    this.models = news;
     this.welcome.models(news);
     this.header.models(news, {
       load: ({ id, context_length, quantization }) => loadModel(id, { context_length, quantization }),

@@ -99,12 +99,14 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What an estimate needs to know of a model. `tensors` is None for one whose headers were not read."""
+    """What an estimate needs to know of a model. `tensors` is None for one whose headers were not read; then
+    `stored_bytes`, the size of its files, stands for them if it is quantized itself."""
 
     name: str
     config: Mapping[str, Any]
     parameters: int
     tensors: Mapping[str, TensorInfo] | None = None
+    stored_bytes: int = 0
 
 
 def sketch_path(path: Path) -> Sketch:
@@ -135,8 +137,9 @@ def sketch_repository(repo_id: str, variant: str | None = None, revision: str = 
     if not isinstance(config, dict):
         raise LibraryError(f"The config.json of {repo_id} holds no settings.")
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-    by_size = sum(file.size for file in weights) // (4 if stored == "float32" else 2)
-    return Sketch(repo_id, config, sum(found.parameters.values()) or count_parameters(config) or by_size)
+    size = sum(file.size for file in weights)
+    parameters = sum(found.parameters.values()) or count_parameters(config) or size // (4 if stored == "float32" else 2)
+    return Sketch(repo_id, config, parameters, stored_bytes=size)
 
 
 def _sketch(name: str, checkpoint: Checkpoint) -> Sketch:
@@ -158,7 +161,10 @@ def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
     workspace = workspace_bytes(shape, dtype.itemsize, device.type)
     free = free_memory(device)
     holding = Holding(wish.quantization, wish.quantize_head, device, dtype, wish.fusion, free + held_bytes)
-    weights = weight_bytes(sketch.config, sketch.parameters, sketch.tensors, holding)
+    if sketch.tensors is None and sketch.config.get("quantization_config"):
+        weights = _already_quantized(sketch, wish)
+    else:
+        weights = weight_bytes(sketch.config, sketch.parameters, sketch.tensors, holding)
     context = min(wish.context_length or shape.max_positions, shape.max_positions)
     left = free + held_bytes - weights - (0 if device.type == "cuda" else workspace)
     return Fit(
@@ -173,6 +179,14 @@ def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
         held_bytes=held_bytes,
         quantization=wish.quantization,
     )
+
+
+def _already_quantized(sketch: Sketch, wish: Wish) -> int:
+    from octavo.engine.errors import LoadError
+
+    if wish.quantization not in ("none", PACKED):
+        raise LoadError(f"{sketch.name} is quantized already.", remedy="Set model.quantization to none.")
+    return sketch.stored_bytes
 
 
 def alternatives(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> list[Fit]:

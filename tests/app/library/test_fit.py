@@ -179,6 +179,15 @@ def test_a_gguf_file_of_the_hub_is_judged_by_its_first_bytes(fake_hub: FakeHub, 
     assert estimate_repository("org/gguf", variant="Q4_1", **wish).kv_bytes == fit.kv_bytes
 
 
+def test_a_quantized_checkpoint_of_the_hub_takes_what_its_files_take(fake_hub: FakeHub) -> None:
+    config = {**LLAMA, "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+    files = {"config.json": json.dumps(config).encode(), "tokenizer.json": b"{}"}
+    fake_hub.repositories["org/awq"] = {**files, "model.safetensors": b"w" * 90_000}
+    sketch = sketch_repository("org/awq")
+    assert estimate(sketch, Wish(device="cpu")).weight_bytes == 90_000
+    assert {fit.quantization for fit in alternatives(sketch, Wish(device="cpu"))} == {"none"}
+
+
 @pytest.mark.parametrize("lie", [b"<!doctype html>" + bytes(4000), b"GGUF" + bytes(4000)])
 def test_a_gguf_file_of_the_hub_that_is_none_is_refused(fake_hub: FakeHub, lie: bytes) -> None:
     fake_hub.repositories["org/gguf"] = {"m.gguf": lie}
