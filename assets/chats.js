@@ -7,7 +7,7 @@ import { t } from "./words.js";
 
 const ROWS_AT_ONCE = 150; // drawn at first, and added whenever the end of the list comes into sight
 const DAY_MS = 86_400_000;
-const SEARCH_AFTER_MS = 150; // without a key
+const SEARCH_AFTER_MS = 100; // without a key
 const FOLDED_KEY = "octavo-folded"; // names of folders that are closed
 
 export class ChatList {

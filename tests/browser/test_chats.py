@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from driving import answer, chat_id, choose, reply, row_of, send, until, wait_for_end
+
+from octavo.app.chat.store import ChatStore
 
 Page = Any  # playwright's; it need not be installed to collect these tests
 
@@ -17,6 +21,33 @@ TURNS = """() => [...document.querySelectorAll('article.turn')].map(turn => {
     const versions = turn.querySelector('.versions:not([hidden]) span');
     return versions ? `${text} ${versions.textContent}` : text;
 })"""
+
+
+WATCH_LIST = """
+    new MutationObserver(() => {
+        if (!window.rowsAt && document.querySelectorAll('.row-chat').length > 100) window.rowsAt = performance.now();
+    }).observe(document, {subtree: true, childList: true});
+    const Plain = window.WebSocket;
+    window.WebSocket = class extends Plain {
+        constructor(...values) {
+            super(...values);
+            super.addEventListener('message', event => {
+                if (!window.listAt && event.data.includes('"k":"list"')) window.listAt = performance.now();
+            });
+        }
+    };
+"""
+MEASURE_KEYS = """() => {
+    window.lags = [];
+    document.querySelector('#octavo-composer textarea').addEventListener('keydown', () => {
+        const begun = performance.now();
+        requestAnimationFrame(() => {
+            const drawn = new MessageChannel();
+            drawn.port1.onmessage = () => window.lags.push(performance.now() - begun);
+            drawn.port2.postMessage(0);
+        });
+    }, true);
+}"""
 
 
 def ended(page: Page, expected: list[str]) -> None:
@@ -160,3 +191,62 @@ def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path)
     row_of(page, chat).wait_for()
     page.locator(".row-chat", has_text="From elsewhere").locator("a").click()
     until(page, "document.querySelector('article.reply strong')?.textContent === 'hello'")
+
+
+def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
+    send(page, "echo before")
+    wait_for_end(page)
+    chat = chat_id(page)
+    with closing(sqlite3.connect(server.folder / "chats.sqlite3")) as db, db:
+        db.execute("UPDATE chats SET model = 'org/Another-7B' WHERE id = ?", (chat,))
+    choose(page, chat, "Rename")
+    page.keyboard.insert_text("Written elsewhere")
+    page.keyboard.press("Enter")
+    question = page.locator(".model-question")
+    question.filter(has_text="This chat was written with Another-7B. Scripted-135M-Instruct is loaded now.").wait_for()
+    send(page, "echo after")
+    page.locator("#composer-hint.error", has_text="another model").wait_for()
+    assert page.locator("article.user").count() == 1
+    assert page.get_by_role("textbox", name="Message").input_value() == "echo after"
+    question.get_by_role("button", name="Go on with Scripted-135M-Instruct").click()
+    question.wait_for(state="hidden")
+    page.get_by_role("textbox", name="Message").press("Enter")
+    ended(page, ["echo before", "before", "echo after", "after"])
+
+
+def test_a_long_list_and_a_long_chat_stay_quick(make_server: Any, open_context: Any) -> None:
+    server = make_server()
+    store = ChatStore(server.folder / "chats.sqlite3")
+    paragraph = "A paragraph with **bold** text and `code`. " * 6 + "\n\n"
+    with store.together():
+        for number in range(5000):
+            chat = store.create_chat()
+            store.add_message(chat.id, "user", f"Fog over harbour {number}. 海边的灯塔")
+            store.update_chat(chat.id, title=f"Chat {number}")
+        long = store.create_chat()
+        for _ in range(100):
+            store.add_message(long.id, "user", "word " * 30)
+            store.add_message(long.id, "assistant", paragraph * 3)
+    store.close()
+    page = open_context(server, viewport={"width": 1280, "height": 800}).context.new_page()
+    page.add_init_script(WATCH_LIST)
+    page.goto(f"{server.url}/?c={long.id}")
+    page.wait_for_selector(".row-chat >> nth=100")
+    listed = page.evaluate("window.rowsAt - window.listAt")
+    page.wait_for_selector("article.reply")
+    while page.locator(".earlier:visible").count():
+        turns = page.locator("article").count()
+        page.locator(".earlier").click()
+        until(page, f"document.querySelectorAll('article').length > {turns}")
+    assert page.locator("article").count() == 200
+    page.get_by_role("searchbox").fill("灯塔")
+    page.get_by_text("200 chats found").wait_for(state="attached")
+    page.get_by_role("searchbox").fill("")
+    send(page, "long")
+    page.wait_for_selector("article.reply.live .block")
+    page.evaluate(MEASURE_KEYS)
+    page.keyboard.type("typed while a reply streams in", delay=40)
+    lags = sorted(page.evaluate("window.lags"))
+    assert page.locator("article.reply.live").count() == 1
+    assert listed < 300
+    assert lags[len(lags) // 2] < 50
