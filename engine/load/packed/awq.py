@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from octavo.engine.errors import UnsupportedModelError
@@ -36,7 +35,7 @@ class AWQ(Scheme):
         self.group = int(settings.get("group_size", settings.get("q_group_size", 128)))
 
     def weight(self, module: str, tensors: Mapping[str, TensorInfo]) -> StoredWeight:
-        first, second = self.expect(tensors, "qweight").shape
+        first, second = self.matrix(tensors, "qweight", "I32")
         gemm = self.version == "gemm"
         in_dim, out_dim = (first, second * 8) if gemm else (second * 8, first)
         group = self.group if self.group > 0 else in_dim
@@ -45,9 +44,10 @@ class AWQ(Scheme):
             self.expect(tensors, "qzeros", (groups, second))
             self.expect(tensors, "scales", (groups, out_dim))
         else:
-            width = self.expect(tensors, "qzeros").shape[1]
+            _, width = self.matrix(tensors, "qzeros", "I32")
             self.expect(tensors, "scales", (out_dim, width * 8))
-        form = GroupedFormat("AWQ", code_of(4), group, torch.float16, zeros=True, quantizes=False)
+        kind = self.scale_type(tensors["scales"])
+        form = GroupedFormat("AWQ", code_of(4), group, kind, zeros=True, quantizes=False)
         convert = _from_gemm if gemm else lambda found: _from_gemv(found, groups)
         return StoredWeight(f"{module}.weight", (out_dim, in_dim), "AWQ 4-bit", form, tensors, convert)
 
@@ -60,7 +60,7 @@ def _from_gemm(found: Mapping[str, Tensor]) -> Planes:
     return {
         "codes": code_of(4).pack(codes),
         "zero": columns(found["qzeros"]).t(),
-        "scale": found["scales"].half().t(),
+        "scale": found["scales"].t(),
     }
 
 
@@ -68,5 +68,5 @@ def _from_gemv(found: Mapping[str, Tensor], groups: int) -> Planes:
     return {
         "codes": code_of(4).pack(unpack_words(found["qweight"], 4)),
         "zero": unpack_words(found["qzeros"], 4)[:, :groups],
-        "scale": found["scales"].half()[:, :groups],
+        "scale": found["scales"][:, :groups],
     }

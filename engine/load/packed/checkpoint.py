@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,15 @@ from octavo.engine.errors import CheckpointError
 from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
 from octavo.engine.load.files import FETCH_AGAIN
 from octavo.engine.load.packed.detect import SCHEMES, find_method
-from octavo.engine.load.packed.scheme import Planes, StoredWeight
+from octavo.engine.load.packed.scheme import Planes, Scheme, StoredWeight
 from octavo.engine.quant.base import Packed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+# What torch and Python raise for sizes, types and settings that no writer of the format would produce.
+_ODD = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, re.error)
 
 
 class PackedCheckpoint(Checkpoint):
@@ -78,7 +83,17 @@ class PackedCheckpoint(Checkpoint):
                 yield name, self._expanded(self._stored[name], dtype)
 
     def _planes(self, weight: StoredWeight) -> Planes:
-        return weight.convert({role: self._inner.read(info.name) for role, info in weight.tensors.items()})
+        found = {role: self._inner.read(info.name) for role, info in weight.tensors.items()}
+        try:
+            return weight.convert(found)
+        except _ODD as error:
+            first = next(iter(weight.tensors.values()))
+            raise CheckpointError(
+                f"{weight.name} in {first.file.name} is no {weight.kind} weight ({_first_line(error)}).",
+                file=str(first.file),
+                tensor=first.name,
+                remedy=FETCH_AGAIN,
+            ) from error
 
     def _expanded(self, weight: StoredWeight, dtype: torch.dtype | None) -> Tensor:
         planes = self._planes(weight)
@@ -94,7 +109,17 @@ def open_packed(inner: Checkpoint) -> Checkpoint:
     if found is None:
         return inner
     method, settings = found
-    scheme = SCHEMES[method](settings, inner.read, inner.path)
+    try:
+        return _wrapped(inner, method, SCHEMES[method](settings, inner.read, inner.path))
+    except _ODD as error:
+        raise CheckpointError(
+            f"The quantization settings of {inner.path.name} do not fit its weights ({_first_line(error)}).",
+            file=str(inner.path / "config.json"),
+            remedy=FETCH_AGAIN,
+        ) from error
+
+
+def _wrapped(inner: Checkpoint, method: str, scheme: Scheme) -> PackedCheckpoint:
     modules: dict[str, dict[str, TensorInfo]] = {}
     dropped: set[str] = set()
     for name, info in inner.tensors.items():
@@ -109,6 +134,10 @@ def open_packed(inner: Checkpoint) -> Checkpoint:
             weight = scheme.weight(module, tensors)
             stored[weight.name] = weight
     return PackedCheckpoint(inner, method, stored, dropped)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _info(weight: StoredWeight) -> TensorInfo:

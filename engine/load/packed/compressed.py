@@ -31,7 +31,6 @@ _READ: tuple[str, ...] = (
     "mxfp4-pack-quantized",
     "mixed-precision",
 )
-_SCALE_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 
 class CompressedTensors(Scheme):
@@ -94,7 +93,7 @@ class CompressedTensors(Scheme):
             self.expect(tensors, "weight_zero_point", (-(-out_dim * bits // 32), groups))
         code = code_of(bits, symmetric=symmetric)
         form = GroupedFormat(
-            "compressed-tensors", code, max(size, 0), self._scale_type(scale), zeros=not symmetric, quantizes=False
+            "compressed-tensors", code, max(size, 0), self.scale_type(scale), zeros=not symmetric, quantizes=False
         )
         order = None
         if "weight_g_idx" in tensors:
@@ -120,7 +119,7 @@ class CompressedTensors(Scheme):
 
     def _four_bit_floats(self, module: str, tensors: Mapping[str, TensorInfo]) -> StoredWeight:
         """NVFP4, with a scale for the tensor to divide by, and MXFP4."""
-        out_dim, columns = tensors["weight_packed"].shape
+        out_dim, columns = self.matrix(tensors, "weight_packed", "U8")
         in_dim = columns * 2
         nvidia = "weight_global_scale" in tensors
         size = 16 if nvidia else 32
@@ -144,7 +143,7 @@ class CompressedTensors(Scheme):
         """int8 and E4M3 weights, each in a tensor of its own type."""
         weight = self.expect(tensors, "weight")
         scale = tensors["weight_scale"]
-        out_dim, in_dim = weight.shape
+        out_dim, in_dim = self.matrix(tensors, "weight", "I8", "F8_E4M3")
         weights = group.get("weights") or {}
         if weight.dtype == "F8_E4M3":
             block = weights.get("block_structure")
@@ -154,12 +153,10 @@ class CompressedTensors(Scheme):
                 return {"codes": found["weight"], "scale": block_scales(found["weight_scale"], weight.shape, block)}
 
             return StoredWeight(f"{module}.weight", weight.shape, "FP8", form, tensors, convert)
-        if weight.dtype != "I8":
-            self.fail(f"{weight.name} is stored as {weight.dtype} with a scale", weight)
         size = int(weights.get("group_size") or 0) if scale.shape[-1:] not in ((), (1,)) else 0
         shifted = "weight_zero_point" in tensors
         activations = group.get("input_activations")
-        kind = self._scale_type(scale)
+        kind = self.scale_type(scale)
         if shifted:  # about zero points of their own: as unsigned numbers, both moved by 128
             form = GroupedFormat("compressed-tensors", code_of(8), max(size, 0), kind, zeros=True, quantizes=False)
         elif activations and not size:
@@ -179,18 +176,13 @@ class CompressedTensors(Scheme):
         )
 
     def _shape(self, tensors: Mapping[str, TensorInfo], bits: int) -> tuple[int, int]:
-        rows, words = self.expect(tensors, "weight_packed").shape
+        rows, words = self.matrix(tensors, "weight_packed", "I32")
         if "weight_shape" not in tensors:
             return rows, words * 32 // bits
         found = self.read(tensors["weight_shape"].name).flatten().tolist()
         if len(found) != 2 or found[0] != rows or not 0 < found[1] <= words * 32 // bits:
             self.fail(f"the shape {found} is not that of {tensors['weight_packed'].name}", tensors["weight_shape"])
         return int(found[0]), int(found[1])
-
-    def _scale_type(self, scale: TensorInfo) -> torch.dtype:
-        if scale.dtype not in _SCALE_TYPES:
-            self.fail(f"{scale.name} is stored as {scale.dtype}", scale)
-        return _SCALE_TYPES[scale.dtype]
 
     def _group(self, module: str) -> Mapping[str, Any]:
         """The settings of a module: those that name it, else those for all linears."""

@@ -41,7 +41,7 @@ class GPTQ(Scheme):
             self.less_one = False
 
     def weight(self, module: str, tensors: Mapping[str, TensorInfo]) -> StoredWeight:
-        words, out_dim = self.expect(tensors, "qweight").shape
+        words, out_dim = self.matrix(tensors, "qweight", "I32")
         in_dim = words * 32 // self.bits
         group = self.group if self.group > 0 else in_dim
         groups = -(-in_dim // group)
@@ -49,7 +49,8 @@ class GPTQ(Scheme):
         self.expect(tensors, "scales", (groups, out_dim))
         if self.less_one is None:
             self.less_one = self._lacks_one(zeros)
-        form = GroupedFormat("GPTQ", code_of(self.bits), group, torch.float16, zeros=True, quantizes=False)
+        kind = self.scale_type(tensors["scales"])
+        form = GroupedFormat("GPTQ", code_of(self.bits), group, kind, zeros=True, quantizes=False)
         order = None
         if "g_idx" in tensors:
             self.expect(tensors, "g_idx", (in_dim,))
@@ -61,8 +62,7 @@ class GPTQ(Scheme):
         def convert(found: Mapping[str, Tensor]) -> Planes:
             return _planes(found, self.bits, less_one, order)
 
-        kind = f"GPTQ {self.bits}-bit"
-        return StoredWeight(f"{module}.weight", (out_dim, in_dim), kind, form, tensors, convert)
+        return StoredWeight(f"{module}.weight", (out_dim, in_dim), f"GPTQ {self.bits}-bit", form, tensors, convert)
 
     def _lacks_one(self, zeros: TensorInfo) -> bool:
         """Whether zero points are stored less one, by the settings and, if these say symmetric, by what is stored."""
@@ -88,7 +88,7 @@ def _planes(found: Mapping[str, Tensor], bits: int, less_one: bool, order: Tenso
     zeros = unpack_words(found["qzeros"], bits)
     if less_one:
         zeros = (zeros + 1) & ((1 << bits) - 1)
-    planes = {"zero": zeros.t(), "scale": found["scales"].half().t()}
+    planes = {"zero": zeros.t(), "scale": found["scales"].t()}
     if order is not None:
         codes = codes[:, order.long()]
         planes["order"] = order

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 
 from octavo.engine.errors import CheckpointError
 from octavo.engine.load.checkpoint import TensorInfo
 from octavo.engine.quant.base import Format
+
+_SCALE_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 Read = Callable[[str], Tensor]
 Planes = dict[str, Tensor]
@@ -68,6 +71,19 @@ class Scheme(ABC):
         if shapes and info.shape not in shapes:
             self.fail(f"{info.name} has the shape {list(info.shape)}, expected {list(shapes[0])}", info)
         return info
+
+    def matrix(self, tensors: Mapping[str, TensorInfo], role: str, *stored: str) -> tuple[int, int]:
+        """The two sizes of the tensor of a role, which is stored as one of these types."""
+        info = self.expect(tensors, role)
+        if len(info.shape) != 2 or info.dtype not in stored:
+            self.fail(f"{info.name} is stored as {info.dtype} {list(info.shape)}", info)
+        return info.shape[0], info.shape[1]
+
+    def scale_type(self, info: TensorInfo) -> torch.dtype:
+        """The type of a tensor of scales, which is kept."""
+        if info.dtype not in _SCALE_TYPES:
+            self.fail(f"{info.name} is stored as {info.dtype}", info)
+        return _SCALE_TYPES[info.dtype]
 
     def fail(self, what: str, info: TensorInfo) -> NoReturn:
         """Raises CheckpointError naming file and tensor."""

@@ -22,7 +22,6 @@ from octavo.engine.quant.dynamic import DynamicInt8Format
 from octavo.engine.quant.grouped import GroupedFormat
 
 _READ = ("Int4Tensor", "Int8Tensor", "Float8Tensor", "IntxUnpackedToInt8Tensor")
-_SCALE_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 
 class TorchAO(Scheme):
@@ -51,8 +50,7 @@ class TorchAO(Scheme):
                 remedy=f"Use a version of the model as {', '.join(_READ[:3])}, or a GGUF file.",
             )
         scale = self.expect(tensors, "_weight_scale")
-        if scale.dtype not in _SCALE_TYPES or len(codes.shape) != 2:
-            self.fail(f"{scale.name} is stored as {scale.dtype}", scale)
+        self.matrix(tensors, "_weight_qdata", "I8", "U8", "F8_E4M3")
         if kind == "Float8Tensor":
             return self._float8(module, tensors, codes, scale)
         if kind == "Int4Tensor":
@@ -88,7 +86,7 @@ class TorchAO(Scheme):
             "torchao",
             code_of(4, symmetric=True),
             in_dim // groups,
-            _SCALE_TYPES[scale.dtype],
+            self.scale_type(scale),
             shifts=True,
             quantizes=False,
         )
@@ -115,7 +113,7 @@ class TorchAO(Scheme):
         rows = 1 if block[0] == out_dim and out_dim > 1 else out_dim
         group = in_dim // groups if groups > 1 else 0
         shifted = "_weight_zero_point" in tensors and bool(self.read(tensors["_weight_zero_point"].name).any())
-        kind = _SCALE_TYPES[scale.dtype]
+        kind = self.scale_type(scale)
         rounds_tokens = data.get("act_quant_kwargs") is not None or data.get("activation_quantization") is not None
         if shifted:
             form: Format = GroupedFormat("torchao", code_of(8), group, kind, zeros=True, quantizes=False)

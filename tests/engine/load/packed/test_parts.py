@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from octavo.engine.errors import CheckpointError, LoadError
+
 EXPERTS = {
     "model_type": "qwen3_moe",
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -84,3 +86,50 @@ def test_one_expert_that_was_left_alone_expands_its_stack(write: Any) -> None:
     gate, up = weights.layers[0].gate_up[0].format.pieces
     assert (gate.name, up.name) == ("FP8", "none")
     assert weights.layers[1].gate_up[0].format.name == "FP8"
+
+
+def test_other_architectures_get_their_weights_expanded(write: Any) -> None:
+    written = write(
+        float8,
+        FP8,
+        model_type="starcoder2",
+        architectures=["Starcoder2ForCausalLM"],
+        also=("c_fc", "c_proj"),
+        use_bias=False,
+    )
+    model = written.build(quantization="none")
+    assert model.architecture == "Starcoder2ForCausalLM"
+    assert len(written.meant) == 12
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quant_method": "awq", "group_size": "many"},
+        {"quant_method": "gptq", "bits": [4]},
+        {"quant_method": "fp8", "weight_block_size": [0, 0]},
+        {"quant_method": "fp8", "weight_block_size": "128"},
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["re:("]}}},
+    ],
+)
+def test_settings_that_make_no_sense_are_blamed(write: Any, settings: dict[str, Any]) -> None:
+    def quantize(module: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        parts, meant = float8(module, weight)
+        words = torch.zeros(weight.shape[1], weight.shape[0] // 8, dtype=torch.int32)
+        extra = {"qweight": words, "qzeros": words[:1], "scales": torch.ones(1, weight.shape[0])}
+        fits = {"awq": extra, "gptq": extra, "fp8": parts}
+        return fits.get(settings["quant_method"], parts | {"weight_scale": torch.ones(1)}), meant
+
+    with pytest.raises(LoadError) as caught:
+        write(quantize, settings).open()
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_codes_of_another_type_are_blamed(write: Any, dtype: torch.dtype) -> None:
+    def quantize(module: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        parts, meant = float8(module, weight)
+        return parts | {"weight": torch.zeros(weight.shape, dtype=dtype)}, meant
+
+    with pytest.raises(CheckpointError, match="with a scale"):
+        write(quantize, FP8).open()
