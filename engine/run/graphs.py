@@ -20,7 +20,7 @@ from torch import Tensor
 from octavo.engine.attention.base import AttentionBackend, AttentionStep, Cascade, Layout
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
-from octavo.engine.run.sharing import find_sharing
+from octavo.engine.run.sharing import shared_spans, span_arrays
 from octavo.engine.run.step import PageTables
 from octavo.engine.sample.sampler import Sampler
 from octavo.engine.schedule.plan import StepPlan
@@ -212,13 +212,15 @@ class DecodeGraphs:
         cached = np.array([work.begin for work in plan.rows], dtype=np.int64)
         found: list[NDArray[np.int32] | None] = []
         for table, target, known in zip(tables.tables, state.spans, state.host_spans, strict=True):
-            sharing = None
+            spans = []
             if target is not None:
                 used = -(-int(cached.max()) // self._cache.page_size)
-                sharing = find_sharing(table[rows, :used], cached, self._cache.page_size, _spans_of(state.size))
-            if sharing is None or target is None:
+                whole = (cached // self._cache.page_size).tolist()
+                spans = shared_spans(table[rows, :used], whole, max_spans=_spans_of(state.size))
+            if target is None or not spans:
                 found.append(None)
                 continue
+            sharing = span_arrays(spans, len(rows), self._cache.page_size, _spans_of(state.size))
             packed = np.zeros(target.shape[0], dtype=np.int32)
             packed[: len(rows)] = sharing.order
             packed[len(rows) : state.size] = np.arange(len(rows), state.size)

@@ -6,6 +6,7 @@ finds the spans here when rows join or leave. Between that nothing changes: rows
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ def shared_spans(
     keys = [row[:count].astype(">i4").tobytes() for row, count in zip(table, whole_pages, strict=True)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     common = [0]  # [i]: pages that the i-th row in this order shares with the one before it
-    for before, row in zip(order, order[1:], strict=False):
+    for before, row in itertools.pairwise(order):
         count = min(whole_pages[before], whole_pages[row])
         differ = np.flatnonzero(table[before, :count] != table[row, :count])
         common.append(int(differ[0]) if len(differ) else count)
@@ -81,6 +82,6 @@ def _best(order: Sequence[int], common: Sequence[int], begin: int, end: int) -> 
         return []
     shortest = min(common[begin + 1 : end])
     cuts = [begin, *(at for at in range(begin + 1, end) if common[at] == shortest), end]
-    parts = [span for left, right in zip(cuts, cuts[1:], strict=False) for span in _best(order, common, left, right)]
+    parts = [span for left, right in itertools.pairwise(cuts) for span in _best(order, common, left, right)]
     whole = Span(tuple(order[begin:end]), shortest)
     return [whole] if whole.saved >= sum(span.saved for span in parts) else parts
