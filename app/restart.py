@@ -84,7 +84,7 @@ def supervise(command: Sequence[str] | None = None) -> int:
 
     Ctrl+C reaches the child as well; it decides when it is over.
     """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which a child would inherit
     environment = {**os.environ, SUPERVISED: "1"}
     try:
         while True:
@@ -106,6 +106,13 @@ def again() -> int:
             stream.flush()
     command = _own_command()
     os.execv(command[0], command)
+
+
+def force(note: RestartNote, reason: Reason) -> None:
+    """The same from any thread, without an orderly end: for a process that hangs on a GPU that is gone."""
+    log.error("The GPU does not let go; starting anew without waiting for it.")
+    note.leave(reason)
+    os._exit(again())
 
 
 def _own_command() -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE_S = 3  # open connections get so long to end after the first Ctrl+C
+LET_GO_S = 20.0  # a lost GPU may hold up the end of the process for so long
 CLOSE_MODEL_S = 3.0  # a load that does not notice its end by then is left to the end of the process
 LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
 
@@ -146,6 +148,10 @@ def run_server(
     def gpu_lost() -> None:
         if note is not None and note.may_restart():
             server.start_again("gpu")
+            # What waits for a GPU that hangs waits for ever, the orderly end included.
+            last_resort = threading.Timer(LET_GO_S, restart.force, (note, "gpu"))
+            last_resort.daemon = True
+            last_resort.start()
         else:
             log.error("The GPU was lost again and again; Octavo does not restart any more. Restart the machine.")
 

@@ -29,13 +29,13 @@ def start(settings: Settings, *, page: bool, window: bool = False) -> int:
     Raises OctavoError: the port, the data folder, a device that was asked for by name and is not there, or a running
     Octavo that was asked to be another one.
     """
+    if window:
+        require_window()
+    if restart.is_parents_turn():  # before the log is opened: two processes cannot turn its file over
+        return restart.supervise()
     set_up_logging(settings.values.app.log_level)
     for notice in settings.notices:
         log.info("%s", notice)
-    if window:
-        require_window()
-    if restart.is_parents_turn():
-        return restart.supervise()
     opens_browser = page and settings.values.server.open_browser
     data = paths.data_dir(settings.values.app.data_folder)
     lock = InstanceLock(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,3 +137,27 @@ def test_a_cpu_is_never_asked() -> None:
 
     assert asyncio.run(gpu.watched(fail)) == 0
     assert gpu.asked == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a parent starts it anew")
+def test_a_process_that_hangs_is_replaced_in_place(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import os, pathlib, sys, threading, time\n"
+        "from octavo.app.restart import RestartNote, force\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "note = RestartNote(folder)\n"
+        "before = note.take()\n"
+        "if before is not None:\n"
+        "    print(before.reason, os.getpid(), flush=True)\n"
+        "    sys.exit(3)\n"
+        "print(os.getpid(), flush=True)\n"
+        "threading.Timer(0.05, force, (note, 'gpu')).start()\n"
+        "time.sleep(60)  # as in a call that never comes back\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, str(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done.stderr
+    first, reason, second = done.stdout.split()
+    assert (reason, second) == ("gpu", first)  # the same process, new
