@@ -13,7 +13,7 @@ from numba import njit
 from octavo.kernels.cpu.fields import KEYS, Factor, Group, Layer, Step
 from octavo.kernels.cpu.numbers import EXACT, FAST, apart, exp, floats, ints, item_size, lane, longs, put, tanh
 from octavo.kernels.cpu.products import block_of, keep
-from octavo.kernels.cpu.vectors import largest, make_mixture, make_products
+from octavo.kernels.cpu.vectors import fetch, largest, make_mixture, make_products
 
 _ZERO, _ONE, _NONE = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
 
@@ -120,33 +120,28 @@ def _weigh(scores, keys, softcap, best, total, sums, size):  # type: ignore[no-u
 
 
 @njit(**EXACT)
-def attend(kind, step, layer, scratch, row, head):  # type: ignore[no-untyped-def]
-    """Rotary, the write of k and v, and attention of the query heads of one KV head over one row's pages."""
+def _place(table, key, page_size, kv_heads, head):  # type: ignore[no-untyped-def]
+    """Which of all cached vectors is a head's for the key at a position."""
+    page = np.int64(ints(table)[key // page_size])
+    return (page * kv_heads + head) * page_size + key % page_size
+
+
+@njit(**EXACT)
+def _rotate_and_write(kind, step, layer, pages, row, head, turned, q):  # type: ignore[no-untyped-def]
+    """The row's new key and value go into their slot; its queries, scaled, into q in blocks of up to four heads."""
     apart()
     size, page_size, kv_heads = step[Step.HEAD_SIZE], step[Step.PAGE_SIZE], step[Step.KV_HEADS]
-    q_heads = step[Step.Q_HEADS]
-    group = q_heads // kv_heads
-    factor = floats(step[Step.FACTORS])
-    eps, softcap = factor[Factor.NORM_EPS], factor[Factor.SOFTCAP]
-    pages = longs(step[Step.GROUPS] + layer[Layer.GROUP] * len(Group) * 8)
-    turned, q = scratch, scratch + size * 4
-    sums = q + group * size * 4
-    scores = sums + group * size * 4
-    state = scores + group * KEYS * 4
-
-    first = block_of(step[Step.BLOCK_ROWS], row)
-    block = longs(step[Step.BLOCK_ROWS])[first]
-    position = longs(step[Step.POSITIONS])[row]
-    pairs = layer[Layer.ROPE_PAIRS]
-    rope = layer[Layer.ROPE] + position * pairs * 8
+    q_heads, factor = step[Step.Q_HEADS], floats(step[Step.FACTORS])
+    group, eps, pairs = q_heads // kv_heads, factor[Factor.NORM_EPS], layer[Layer.ROPE_PAIRS]
+    rope = layer[Layer.ROPE] + longs(step[Step.POSITIONS])[row] * pairs * 8
     qkv = step[Step.QKV] + row * (q_heads + 2 * kv_heads) * size * 4
-    natural, packed = floats(turned), floats(q)
+    natural, packed, values = floats(turned), floats(q), (q_heads + kv_heads + head) * size
     slot = longs(pages[Group.SLOTS])[row]
     cached = ((slot // page_size * kv_heads + head) * page_size + slot % page_size) * size * item_size(kind)
     _turned(qkv, (q_heads + head) * size, layer[Layer.K_NORM], rope, pairs, size, eps, _ONE, turned)
     for i in range(size):
         put(kind, layer[Layer.K] + cached, i, natural[i])
-        put(kind, layer[Layer.V] + cached, i, floats(qkv)[(q_heads + kv_heads + head) * size + i])
+        put(kind, layer[Layer.V] + cached, i, floats(qkv)[values + i])
     for member in range(group):
         source = (head * group + member) * size
         _turned(qkv, source, layer[Layer.Q_NORM], rope, pairs, size, eps, factor[Factor.ATTN_SCALE], turned)
@@ -155,51 +150,76 @@ def attend(kind, step, layer, scratch, row, head):  # type: ignore[no-untyped-de
             place = begin * size + (i & ~31) * heads + (member - begin) * 32 + lane(kind, i & 31)
             packed[place] = natural[i]
 
+
+@njit(**EXACT)
+def _score_run(kind, step, layer, table, head, key, count, end, q, scores):  # type: ignore[no-untyped-def]
+    """Scores of `count` keys from a position on; the values beside them and the next keys are fetched meanwhile."""
+    size, page_size, kv_heads = step[Step.HEAD_SIZE], step[Step.PAGE_SIZE], step[Step.KV_HEADS]
+    group, line, at = step[Step.Q_HEADS] // kv_heads, size * item_size(kind), 0
+    while at < count:
+        run = min(count - at, page_size - (key + at) % page_size)
+        place = _place(table, key + at, page_size, kv_heads, head) * line
+        fetch(layer[Layer.V] + place, run * line)
+        following = key + at + run
+        if following < end:
+            k = layer[Layer.K] + _place(table, following, page_size, kv_heads, head) * line
+            fetch(k, min(end - following, page_size, KEYS) * line)
+        for begin in range(0, group, 4):
+            target = scores + (begin * KEYS + at) * 4
+            _score(kind, min(4, group - begin), q + begin * size * 4, size, layer[Layer.K] + place, run, target)
+        at += run
+
+
+@njit(**EXACT)
+def _mix_run(kind, step, layer, table, head, key, count, weights, sums):  # type: ignore[no-untyped-def]
+    """Adds the weighted values of `count` keys."""
+    size, page_size, kv_heads = step[Step.HEAD_SIZE], step[Step.PAGE_SIZE], step[Step.KV_HEADS]
+    group, line, at = step[Step.Q_HEADS] // kv_heads, size * item_size(kind), 0
+    while at < count:
+        run = min(count - at, page_size - (key + at) % page_size)
+        v = layer[Layer.V] + _place(table, key + at, page_size, kv_heads, head) * line
+        for begin in range(0, group, 4):
+            shares = weights + (begin * KEYS + at) * 4
+            _mix(kind, min(4, group - begin), v, size, run, shares, sums + begin * size * 4)
+        at += run
+
+
+@njit(**EXACT)
+def attend(kind, step, layer, scratch, row, head):  # type: ignore[no-untyped-def]
+    """Rotary, the write of k and v, and attention of the query heads of one KV head over one row's pages. The result
+    is kept where the next product looks for it; a row without keys gets zeros."""
+    apart()
+    size, group = step[Step.HEAD_SIZE], step[Step.Q_HEADS] // step[Step.KV_HEADS]
+    pages = longs(step[Step.GROUPS] + layer[Layer.GROUP] * len(Group) * 8)
+    q = scratch + size * 4
+    sums = q + group * size * 4
+    scores = sums + group * size * 4
+    state = scores + group * KEYS * 4
+    _rotate_and_write(kind, step, layer, pages, row, head, scratch, q)
+
     mixed, best = floats(sums), floats(state)
     for i in range(group * size):
         mixed[i] = _ZERO
     for member in range(group):
         best[2 * member], best[2 * member + 1] = _NONE, _ZERO
-    end = np.int64(ints(step[Step.KV_LENGTHS])[row])
-    window = layer[Layer.WINDOW]
-    key = max(0, end - window) if window else 0
+    end, window = np.int64(ints(step[Step.KV_LENGTHS])[row]), layer[Layer.WINDOW]
     table = pages[Group.TABLE] + row * pages[Group.PAGES] * 4
-    tile = page_size * size * item_size(kind)
+    softcap = floats(step[Step.FACTORS])[Factor.SOFTCAP]
+    key = max(0, end - window) if window else 0
     while key < end:
         count = min(KEYS, end - key)
-        for begin in range(0, group, 4):
-            heads = min(4, group - begin)
-            at = 0
-            while at < count:
-                offset = (key + at) % page_size
-                run = min(count - at, page_size - offset)
-                page = np.int64(ints(table)[(key + at) // page_size])
-                k = layer[Layer.K] + (page * kv_heads + head) * tile + offset * size * item_size(kind)
-                _score(kind, heads, q + begin * size * 4, size, k, run, scores + (begin * KEYS + at) * 4)
-                at += run
+        _score_run(kind, step, layer, table, head, key, count, end, q, scores)
         for member in range(group):
-            best[2 * member], best[2 * member + 1] = _weigh(
-                scores + member * KEYS * 4,
-                count,
-                softcap,
-                best[2 * member],
-                best[2 * member + 1],
-                sums + member * size * 4,
-                size,
-            )
-        for begin in range(0, group, 4):
-            heads = min(4, group - begin)
-            at = 0
-            while at < count:
-                offset = (key + at) % page_size
-                run = min(count - at, page_size - offset)
-                page = np.int64(ints(table)[(key + at) // page_size])
-                v = layer[Layer.V] + (page * kv_heads + head) * tile + offset * size * item_size(kind)
-                _mix(kind, heads, v, size, run, scores + (begin * KEYS + at) * 4, sums + begin * size * 4)
-                at += run
+            line, values = scores + member * KEYS * 4, sums + member * size * 4
+            so_far, total = best[2 * member], best[2 * member + 1]
+            so_far, total = _weigh(line, count, softcap, so_far, total, values, size)
+            best[2 * member], best[2 * member + 1] = so_far, total
+        _mix_run(kind, step, layer, table, head, key, count, scores, sums)
         key += count
 
-    width, columns, out = q_heads * size, step[Step.COLUMNS], step[Step.ATTENDED]
+    first = block_of(step[Step.BLOCK_ROWS], row)
+    block, columns, out = longs(step[Step.BLOCK_ROWS])[first], step[Step.COLUMNS], step[Step.ATTENDED]
+    width = step[Step.Q_HEADS] * size
     for member in range(group):
         share = _ONE / best[2 * member + 1] if end > 0 else _ZERO
         for i in range(size):

@@ -166,6 +166,19 @@ def make_mixture(heads: int) -> Callable[..., None]:
 
 
 @intrinsic
+def fetch(_context, address, size):  # type: ignore[no-untyped-def]
+    """Begins to bring so many bytes near, which are read soon but not in an order that the processor foresees."""
+
+    def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+        address, size = arguments
+        with cgutils.for_range(builder, builder.lshr(builder.add(size, _I64(63)), _I64(6))) as loop:
+            _prefetch(builder, builder.add(address, builder.shl(loop.index, _I64(6))))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
 def largest(_context, x, n):  # type: ignore[no-untyped-def]
     """The largest of n float32 at an address, n a multiple of 16; NaN is passed over."""
 
