@@ -103,6 +103,7 @@ export class Composer {
     if (state === this.modelState) return;
     this.modelState = state;
     this.gauge.soon({ now: true });
+    document.dispatchEvent(new CustomEvent("octavo-model"));
   }
 
   put(text) {

@@ -5,7 +5,8 @@ import { t } from "./words.js";
 
 const IS_MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
 
-// name, keys ("Mod" is Ctrl, on a Mac Cmd), and whether somebody else listens for it already
+// name, keys ("Mod" is Ctrl, on a Mac Cmd), and whether somebody else listens for it already. Not taken: what browsers keep
+// for themselves (N, T, W, and P with Shift), and Ctrl+Shift+U, with which Linux begins a character by its number.
 const TABLE = [
   ["send", ["Enter"], true],
   ["break", ["Shift+Enter"], true],
@@ -15,10 +16,10 @@ const TABLE = [
   ["search", ["Mod+Shift+F"]],
   ["switch", ["Alt+ArrowUp", "Alt+ArrowDown"], true],
   ["focus", ["Shift+Escape", "/"]],
-  ["attach", ["Mod+Shift+U"]],
+  ["attach", ["Mod+Shift+A"]],
   ["copy", ["Mod+Shift+C"]],
   ["code", ["Mod+Shift+;"]],
-  ["presets", ["Mod+Shift+P"]],
+  ["presets", ["Mod+Shift+L"]],
   ["settings", ["Mod+,"]],
   ["help", ["Mod+/", "?"]],
 ];

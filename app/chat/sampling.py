@@ -20,7 +20,6 @@ API_DEFAULTS: Values = {"temperature": 1.0, "top_p": 1.0}  # OpenAI's
 ANY_VOCABULARY = 2**31 - 1  # for values that are checked before there is a model
 
 
-
 @dataclass(frozen=True, slots=True)
 class ChatField:
     """A sampling value that a chat can set for itself: what it is where nobody says anything, and the range of its

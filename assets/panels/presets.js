@@ -13,11 +13,13 @@ let panel = null;
 export async function open(root, page) {
   panel = new PresetsPanel(root, page);
   document.addEventListener("octavo-chat", panel.turn);
+  document.addEventListener("octavo-model", panel.refresh);
   await panel.start();
 }
 
 export function close() {
   document.removeEventListener("octavo-chat", panel?.turn);
+  document.removeEventListener("octavo-model", panel?.refresh);
   panel?.save.flush();
   panel = null;
 }
@@ -27,6 +29,7 @@ class PresetsPanel {
     this.page = page;
     this.root = root;
     this.turn = () => this.start();
+    this.refresh = () => this.root.contains(document.activeElement) || this.start(); // another model, other defaults
     this.save = later(() => this.store(), SAVE_MS);
     this.choice = h("select", { id: "preset", onchange: () => this.choose(this.choice.value) });
     this.state = h("p", { class: "about", id: "preset-state" });
@@ -73,7 +76,8 @@ class PresetsPanel {
     this.presets = state.presets;
     this.own = structuredClone({ ...EMPTY, ...(chat === null ? newChat.settings : state.settings) });
     this.lead.textContent = t(chat === null ? "presets.lead.new" : "presets.lead");
-    this.rows = state.fields.map((field) => new FieldRow(field, state.model, (value) => this.change(() => this.set(field.name, value))));
+    const fields = state.fields.map((field) => (field.name === "max_tokens" ? { ...field, high: state.context ?? field.high } : field));
+    this.rows = fields.map((field) => new FieldRow(field, state.model, (value) => this.change(() => this.set(field.name, value))));
     this.fields.replaceChildren(...this.rows.map((row) => row.element));
     this.fail(null);
     this.draw();

@@ -61,15 +61,15 @@ def test_every_script_reads_its_own_way_and_nothing_is_wider_than_a_phone(
 def test_reasoning_is_folded_away_and_ends_with_its_duration(page: Page) -> None:
     send(page, "think and the answer")
     box = page.locator("article.reply details.thought")
-    page.wait_for_selector("article.reply.live .thought.now", state="attached")
+    box.wait_for()
     assert box.evaluate("d => d.open") is False
     box.locator("summary").press("Enter")
     assert box.evaluate("d => d.open") is True
-    assert "I weigh the question" in box.inner_text()
     wait_for_end(page)
+    assert "I weigh the question" in box.inner_text()
     assert re.search(r"Thought for [\d.]+ m?s", box.locator(".label").inner_text())
     assert answer(page) == "and the answer"
-    send(page, "think " + "never said " * 200)
+    send(page, "ponder " + "this and that " * 200)
     until(page, "document.querySelectorAll('article.reply').length === 2")
     page.wait_for_selector("article.reply.live .thought.now", state="attached")
     page.keyboard.press("Escape")  # in the middle of the reasoning

@@ -56,8 +56,8 @@ def words(text: str) -> list[str]:
 
 
 def script(message: str) -> Iterator[Piece]:
-    """clock N: the time in ms, N times · echo TEXT · read N TEXT: N steps of reading first · think TEXT · fail ·
-    long · book: the same, fast · anything else: a story."""
+    """clock N: the time in ms, N times · echo TEXT · read N TEXT: N steps of reading first · think TEXT ·
+    ponder TEXT: reasoning alone · fail · long · book: the same, fast · anything else: a story."""
     command, _, rest = message.strip().partition(" ")
     if command == "clock":
         for _ in range(int(rest)):
@@ -73,6 +73,9 @@ def script(message: str) -> Iterator[Piece]:
         for piece in words("First I weigh the question.\n\nThen I *decide*. " * 3):
             yield ("reasoning", piece)
         yield from words(rest)
+    elif command == "ponder":
+        for piece in words(rest):
+            yield ("reasoning", piece)
     elif command == "fail":
         yield "Half of"
         raise ValueError("The scores were not numbers.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import time
@@ -9,9 +10,13 @@ import zipfile
 import zlib
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from octavo.app.chat.attachments import AttachmentError, read_file
+from octavo.app.chat.attachments import docx as docx_reader
 from octavo.app.chat.attachments.apart import read_apart
+from octavo.app.chat.attachments.plain import decode
 from octavo.app.chat.attachments.reading import clean_name
 from octavo.app.chat.attachments.types import LARGEST_FILE_BYTES, LONGEST_TEXT
 
@@ -35,6 +40,9 @@ def packed(parts: dict[str, str]) -> bytes:
 
 def paragraph(text: str, properties: str = "") -> str:
     return f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+WORD_FILE = docx(paragraph("some text") + "<w:tbl><w:tr><w:tc>" + paragraph("cell") + "</w:tc></w:tr></w:tbl>")
 
 
 def pdf(*pages: str, trailer: str = "") -> bytes:
@@ -217,3 +225,25 @@ def test_a_picture_with_a_texts_name_is_still_a_picture() -> None:
     data = b"\xff\xd8\xff\xe0" + struct.pack(">H", 16) + b"JFIF\x00" + bytes(100)
     with pytest.raises(AttachmentError, match="a picture"):
         read_file("notes.txt", data)
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_a_text_or_refused(data: bytes) -> None:
+    try:
+        text, _ = decode("x", data)
+    except AttachmentError:
+        return
+    assert "\x00" not in text
+    text.encode("utf-8")
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=8))
+@settings(max_examples=150, deadline=None)
+def test_a_word_file_with_wrong_bytes_is_read_or_refused(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(WORD_FILE)
+    for at, value in changes:
+        data[at % len(data)] = value
+    with contextlib.suppress(docx_reader.Refused):
+        text, _ = docx_reader.read(io.BytesIO(bytes(data)))
+        assert isinstance(text, str)
