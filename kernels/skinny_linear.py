@@ -25,6 +25,8 @@ from octavo.kernels.linear_tile import tile_kernel
 
 MAX_ROWS = 16
 GEMV_ROWS = 2  # up to here multiply-adds keep up with the memory
+MAX_ROWS_OF_LARGE = 8  # of weights beyond SMALL_BYTES the library's kernels take more rows as fast
+SMALL_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +194,15 @@ def launch(
     )  # fmt: skip
 
 
-def suits(rows: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether `skinny_linear` beats the library's product with the small operations around it as launches."""
-    most = MAX_ROWS if device_traits(device).tensor_cores else GEMV_ROWS
-    return 1 <= rows <= most and dtype in (torch.bfloat16, torch.float16)
+def suits(rows: int, outs: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether `skinny_linear` beats the library's product with the small operations around it as launches; `outs`
+    counts all rows of the weight."""
+    if dtype not in (torch.bfloat16, torch.float16) or rows < 1:
+        return False
+    if rows <= GEMV_ROWS:
+        return True
+    small = outs * size * dtype.itemsize <= SMALL_BYTES
+    return device_traits(device).tensor_cores and rows <= (MAX_ROWS if small else MAX_ROWS_OF_LARGE)
 
 
 @lru_cache(maxsize=256)

@@ -52,7 +52,9 @@ class FewRows:
 
     def takes(self, x: Tensor, ref: WeightRef) -> bool:
         """Whether this product is computed here: of few rows, dense, by resident 16-bit weights."""
-        return _resident(ref) and suits(x.shape[0], x.dtype, x.device) and x.is_contiguous()
+        spec = ref.spec
+        few = suits(x.shape[0], spec.out_dim, spec.in_dim, x.dtype, x.device)
+        return few and _resident(ref) and x.is_contiguous()
 
     def norm_linear(self, hidden: Tensor, norm: Tensor | None, eps: float, ref: WeightRef, act: str | None) -> Tensor:
         """A linear of the norm of the residual stream [T, in]: [T, out], or its gated activation."""

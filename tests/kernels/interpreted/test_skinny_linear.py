@@ -5,6 +5,7 @@ import torch
 from kernel_cases import assert_as_good_as_torch
 
 from octavo.kernels.compile_all import TARGETS
+from octavo.kernels.device import as_device
 from octavo.kernels.skinny_linear import (
     DotTile,
     GemvTile,
@@ -12,6 +13,7 @@ from octavo.kernels.skinny_linear import (
     skinny_linear,
     skinny_linear_add,
     skinny_linear_reference,
+    suits,
 )
 
 EPS = 1e-5
@@ -105,3 +107,15 @@ def test_tiles_fit_the_shared_memory_of_every_generation():
             tile = choose_tile(rows, outs, size, gated, traits)
             turn = tile.block_n * (2 if gated else 1) + tile.block_t
             assert turn * tile.block_k * tile.slices * tile.stages * 2 <= traits.shared_bytes
+
+
+def test_more_rows_of_large_weights_and_other_types_are_left_to_the_library():
+    cpu, half = torch.device("cpu"), torch.float16
+    assert suits(8, 28672, 4096, half, cpu)
+    assert not suits(9, 28672, 4096, half, cpu)
+    assert suits(16, 1152, 896, half, cpu)
+    assert not suits(17, 1152, 896, half, cpu)
+    assert not suits(1, 1152, 896, torch.float32, cpu)
+    with as_device(TARGETS[75]):
+        assert suits(2, 1152, 896, half, cpu)
+        assert not suits(3, 1152, 896, half, cpu)
