@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from octavo.app import paths
-from octavo.app.library.cache import missing_files, repository_folder, snapshot_folder
+from octavo.app.library.cache import hub_cache, missing_files, repository_folder, snapshot_folder
 from octavo.app.library.errors import LibraryError, ModelNotFoundError
-from octavo.app.library.repository import first_parts, parts_of, variants
+from octavo.app.library.repository import first_parts, gguf_files, of_variant, parts_of, variants
 from octavo.app.library.starter import STARTER, find_starter
 
 
@@ -58,13 +59,40 @@ def remove_model(model_id: str, cache: Path | None = None) -> int:
             f"{model_id} is not in the Hugging Face cache.",
             remedy="`octavo models list` shows what is; files of your own you delete yourself.",
         )
-    if variant:
-        raise LibraryError(
-            f"{repository} is removed as a whole, not file by file.", remedy=f"Run: octavo models remove {repository}"
-        )
+    if variant and not _is_alone(repository, variant):
+        return _delete_variant(folder, repository, variant)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     _delete(folder)
     return size
+
+
+def _is_alone(repository: str, variant: str) -> bool:
+    """Whether the cache holds no other model of the repository."""
+    return all(model.id == f"{repository}:{variant}" for model in _of_repository(repository_folder(repository)))
+
+
+def _delete_variant(folder: Path, repository: str, variant: str) -> int:
+    """Deletes one GGUF file with all its parts, and the contents that nothing else in the cache points to."""
+    freed, found = 0, False
+    try:
+        for snapshot in (folder / "snapshots").iterdir():
+            names = gguf_files(path.name for path in snapshot.iterdir())
+            for first in of_variant(names, variant):
+                for name in parts_of(first, names):
+                    found, blob = True, (snapshot / name).resolve()
+                    size = blob.stat().st_size if blob.exists() else 0
+                    (snapshot / name).unlink()
+                    if not any(link.resolve() == blob for link in folder.glob("snapshots/*/*")):
+                        blob.unlink(missing_ok=True)
+                        freed += size
+    except OSError as error:
+        raise LibraryError(
+            f"{repository}:{variant} could not be deleted ({error.strerror or error}).",
+            remedy="Unload the model and try again.",
+        ) from error
+    if not found:
+        raise ModelNotFoundError(f"{repository}:{variant} is not in the Hugging Face cache.")
+    return freed
 
 
 def _delete(folder: Path) -> None:
@@ -77,15 +105,17 @@ def _delete(folder: Path) -> None:
 
 
 def _in_hub_cache() -> Iterator[LocalModel]:
-    from huggingface_hub import constants
+    root = hub_cache()
+    for folder in sorted(root.glob("models--*--*")) if root.is_dir() else []:
+        with suppress(OSError):  # a cache that others change, or that is not all ours to read
+            yield from _of_repository(folder)
 
-    root = Path(constants.HF_HUB_CACHE)
-    for repository in sorted(root.glob("models--*--*")) if root.is_dir() else []:
-        repo_id = "/".join(repository.name.split("--")[1:])
-        snapshots = sorted((repository / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime)
-        main = snapshot_folder(repo_id)
-        if main is not None or snapshots:
-            yield from _in_snapshot(repo_id, main or snapshots[-1])
+
+def _of_repository(folder: Path) -> list[LocalModel]:
+    repo_id = "/".join(folder.name.split("--")[1:])
+    snapshots = sorted((folder / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime)
+    main = snapshot_folder(repo_id)
+    return list(_in_snapshot(repo_id, main or snapshots[-1])) if main is not None or snapshots else []
 
 
 def _in_snapshot(repo_id: str, folder: Path) -> Iterator[LocalModel]:
@@ -103,7 +133,10 @@ def _in_snapshot(repo_id: str, folder: Path) -> Iterator[LocalModel]:
 
 def _in_folder(root: Path) -> Iterator[LocalModel]:
     for folder in (root, *sorted(root.glob("*/")), *sorted(root.glob("*/*/"))) if root.is_dir() else ():
-        names = [path.name for path in folder.iterdir()]
+        try:
+            names = [path.name for path in folder.iterdir()]
+        except OSError:  # not ours to read
+            continue
         if any(name.endswith(".safetensors") for name in names):
             name = folder.relative_to(root).as_posix() if folder != root else str(folder)
             yield LocalModel(name, folder, "safetensors", _weights(folder), not missing_files(folder))

@@ -29,7 +29,7 @@ JobState = Literal["waiting", "running", "paused", "failed", "done"]
 
 TOLD_EVERY_S = 0.2
 SPEED_OVER_S = 6.0  # the speed that is shown is the mean of so long
-REMEMBERED = 50  # finished jobs that stay in the list
+REMEMBERED = 4  # finished jobs that stay in the list when a new one comes
 
 
 @dataclass(frozen=True, slots=True)

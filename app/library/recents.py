@@ -53,7 +53,7 @@ class Recents:
     def forget(self, model_id: str) -> None:
         """A model was deleted."""
         with self._lock:
-            self._list = [old for old in self._list if old.id != model_id and old.id.partition(":")[0] != model_id]
+            self._list = [old for old in self._list if old.id != model_id]
             self._write()
 
     def _read(self) -> list[Recent]:

@@ -138,13 +138,14 @@ class ModelDesk:
     def look(self, repo_id: str) -> dict[str, Any]:
         """A repository of the hub: its variants, their sizes, and what they would need here."""
         hub.probe(f"{repo_id} cannot be looked at.")
-        revision = self._settings.values.model.revision
-        return describe_repository(repo_id, revision, self._sketches, lambda sketch: self._judged(sketch, {}))
+        return describe_repository(
+            repo_id, self._revision(repo_id), self._sketches, lambda sketch: self._judged(sketch, {})
+        )
 
     def download(self, model_id: str, load: bool, quantization: object) -> dict[str, Any]:
         job = self._downloads.add(
             model_id,
-            self._settings.values.model.revision,
+            self._revision(model_id),
             load_when_done=load,
             quantization=None if quantization is None else str(quantization),
         )
@@ -194,8 +195,13 @@ class ModelDesk:
 
     def _find(self, model_id: str) -> Path:
         """Where a model lies on this disk. Raises ModelNotFoundError."""
+        folders = self._settings.values.model.folders
+        return resolve_model(model_id, folders=folders, revision=self._revision(model_id), may_fetch=False)
+
+    def _revision(self, model_id: str) -> str:
+        """config.yaml's revision is that of its own model; of others the newest is meant."""
         model = self._settings.values.model
-        return resolve_model(model_id, folders=model.folders, revision=model.revision, may_fetch=False)
+        return model.revision if model_id == model.id else "main"
 
     def _sketch(self, model_id: str) -> Sketch:
         try:
@@ -204,7 +210,7 @@ class ModelDesk:
             found = split_repository(model_id)
             if found is None:
                 raise
-            return self._sketches.of_repository(*found, self._settings.values.model.revision)
+            return self._sketches.of_repository(*found, self._revision(model_id))
         return self._sketches.of_path(path)
 
     def _held(self) -> int:
@@ -228,7 +234,8 @@ class ModelDesk:
     def _chosen(self, model_id: str, choice: dict[str, Any]) -> dict[str, object]:
         """What differs from config.yaml."""
         model = self._settings.values.model
-        wanted = {"id": model_id, **{name: value for name, value in choice.items() if value is not None}}
+        wanted = {"id": model_id, "revision": self._revision(model_id)}
+        wanted |= {name: value for name, value in choice.items() if value is not None}
         return {name: value for name, value in wanted.items() if getattr(model, name) != value}
 
     def _writing(self) -> list[str]:
@@ -254,12 +261,10 @@ class ModelDesk:
 
     def remove(self, model_id: str) -> int:
         """Delete a fetched model; returns the freed bytes. Raises ApiError 409 for one that is in use."""
-        repository = model_id.partition(":")[0]
-        used = {self._host.model_id, self._host.next_id} - {None}
-        if self._host.state != "empty" and repository in {str(name).partition(":")[0] for name in used}:
+        if self._host.state != "empty" and model_id in (self._host.model_id, self._host.next_id):
             raise ApiError(409, "This model is loaded.", code="in_use")
-        freed = remove_model(repository)
-        self._recents.forget(repository)
+        freed = remove_model(model_id)
+        self._recents.forget(model_id)
         self._list_changed()
         return freed
 

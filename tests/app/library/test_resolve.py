@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from huggingface_hub import constants
 
 from octavo.app.library import LibraryError, ModelNotFoundError, resolve_model
 from octavo.app.library.catalog import list_models, remove_model
@@ -145,10 +147,37 @@ def test_a_fetched_model_can_be_removed_and_a_users_own_cannot(
     for model_id in (str(own), "small", "org/other"):
         with pytest.raises(ModelNotFoundError, match="not in the Hugging Face cache"):
             remove_model(model_id)
-    with pytest.raises(LibraryError, match="removed as a whole"):
+    with pytest.raises(ModelNotFoundError, match="org/model:Q8_0 is not in"):
         remove_model("org/model:Q8_0")
     with pytest.raises(ModelNotFoundError, match="not in Octavo's cache"):
         remove_model("starter", tmp_path / "cache")
     assert remove_model("org/model") >= 5000
     assert not folder.exists()
     assert own.is_dir()
+
+
+def test_one_quantization_is_removed_without_the_others(fake_hub: FakeHub, tmp_path: Path) -> None:
+    fake_hub.repositories["org/gguf"] = {
+        "m-Q4_0-00001-of-00002.gguf": b"4" * 2000,
+        "m-Q4_0-00002-of-00002.gguf": b"5" * 2000,
+        "m-Q8_0.gguf": b"8" * 3000,
+        "m-copy.gguf": b"8" * 3000,
+    }
+    for variant in ("Q4_0", "Q8_0", "m-copy"):
+        resolve_model(f"org/gguf:{variant}")
+    assert remove_model("org/gguf:Q4_0") == 4000
+    assert [model.id for model in list_models(cache=tmp_path)] == ["org/gguf:Q8_0"]  # the copy is the same file
+    assert remove_model("org/gguf:m-copy") == 0  # its content is that of Q8_0
+    assert resolve_model("org/gguf:Q8_0", may_fetch=False).read_bytes() == b"8" * 3000
+    with pytest.raises(ModelNotFoundError):
+        remove_model("org/gguf:Q4_0")
+    remove_model("org/gguf:Q8_0")
+    assert list_models(cache=tmp_path) == []
+    assert not (Path(constants.HF_HUB_CACHE) / "models--org--gguf").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="needs a user who may not read everything")
+def test_folders_that_may_not_be_read_are_passed_over(tmp_path: Path) -> None:
+    make_model(tmp_path / "mine" / "good")
+    (make_model(tmp_path / "mine" / "shut")).chmod(0)
+    assert [model.id for model in list_models([tmp_path / "mine"], tmp_path / "cache")] == ["good"]
