@@ -199,7 +199,7 @@ class Row {
     this.element.classList.toggle("waits", key.waits);
     const foot = [];
     if (outside) foot.push(t(`settings.from.${key.source}`, { place: key.place }));
-    else if (key.source === "file") foot.push(key.place ? t("settings.from.file", { place: key.place }) : "config.yaml");
+    else if (key.source === "file") foot.push(key.line ? t("settings.from.file", { n: String(key.line) }) : "config.yaml");
     else foot.push(t("settings.from.default"));
     if (key.resolved !== undefined) foot.push(t("settings.resolved", { value: String(key.resolved) }));
     foot.push(t(key.waits ? "settings.waits" : `settings.when.${key.applies.replace(" ", "_")}`));

@@ -95,7 +95,8 @@ class SettingsPanel:
                 "about": keys.about(key, language),
                 "value": public[section][name],
                 "source": settings.sources[key],
-                "place": settings.places.get(key, "").removeprefix(f"{settings.path} "),
+                "place": settings.places.get(key, "") if settings.sources[key] != "file" else "",
+                "line": _line(settings.places.get(key, "")) if settings.sources[key] == "file" else None,
                 "waits": key in waiting,
             }
             if row["value"] == "auto" and section in ("model", "engine") and resolved.get(name) is not None:
@@ -145,3 +146,9 @@ class SettingsPanel:
         while time.monotonic() < end and any(service.running(chat_id) for chat_id in writing):
             await asyncio.sleep(0.02)
         self._deps.host.load(self._deps.settings.values, self._deps.host.chosen)
+
+
+def _line(place: str) -> int | None:
+    """The number in `config.yaml line 12`."""
+    number = place.rpartition(" line ")[2]
+    return int(number) if number.isdigit() else None

@@ -44,7 +44,7 @@ def test_every_key_is_there_with_its_explanation_value_and_source(house: House) 
     assert [found["key"] for found in state["keys"]] == list(schema.fields())
     assert all(found["about"] and found["title"] for found in state["keys"])
     assert row(state, "model.id")["source"] == "file"
-    assert row(state, "model.id")["place"] == "line 3"
+    assert row(state, "model.id")["line"] == 3
     assert row(state, "engine.page_size")["source"] == "default"
     port = row(state, "server.port")
     assert (port["value"], port["source"], port["place"]) == (1234, "flag", "--port")
