@@ -151,7 +151,7 @@ class Row {
       parts.push(h("p", { class: "trouble", role: "alert" }, about.problem.message));
       if (about.problem.reason) parts.push(h("div", { class: "help" }, ...accessHelp(this.id, this.hub.actions)));
     }
-    if (about.fit) parts.push(fitPicture(about.fit), fitVerdict(about.fit, (choice) => this.take(choice)));
+    if (about.fit) parts.push(fitPicture(about.fit), fitVerdict(about.fit, (choice) => this.take(choice), { lengths: false }));
     this.choices = about.choices.map((choice) => this.choice(choice));
     parts.push(h("ul", { class: "choices-list" }, ...this.choices.map((choice) => choice.element)));
     const about_line = facts(about.license, h("a", { href: about.page, target: "_blank", rel: "noreferrer noopener" }, about.page.replace(/^https?:\/\//, "")));

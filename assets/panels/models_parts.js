@@ -95,8 +95,9 @@ function legendOf(name, size) {
   return h("span", { class: `key ${name}` }, h("i", {}), `${t(`models.fit.${name}`)} ${bytes(size)}`);
 }
 
-/** "It fits.", or what to do so that it does; `take` is called with {context_length} or {quantization}. */
-export function fitVerdict({ fit, alternatives, best }, take) {
+/** "It fits.", or what to do so that it does; `take` is called with {context_length} or {quantization}. Where the
+ * context is chosen later (`lengths` false) only formats are offered. */
+export function fitVerdict({ fit, alternatives, best }, take, { lengths = true } = {}) {
   const line = h("p", { class: `verdict ${fit.verdict}` });
   if (fit.verdict === "fits") {
     line.append(t("models.fit.fits"));
@@ -104,7 +105,7 @@ export function fitVerdict({ fit, alternatives, best }, take) {
   }
   line.append(fit.verdict === "shorter" ? t("models.fit.shorter", { n: fit.longest_context }) : t("models.fit.no"));
   const offer = (label, choice) => line.append(" ", h("button", { type: "button", class: "link", onclick: () => take(choice) }, label));
-  if (fit.verdict === "shorter") {
+  if (fit.verdict === "shorter" && lengths) {
     const round = fit.longest_context >= 2048 ? Math.floor(fit.longest_context / 1024) * 1024 : fit.longest_context;
     offer(t("models.fit.shorter.do", { n: round }), { context_length: round });
   }

@@ -41,6 +41,7 @@ class PresetsPanel {
     this.add = h("button", { type: "button", class: "plain", onclick: () => this.name(null) }, t("presets.save"));
     this.system = h("textarea", { id: "system", rows: "4", dir: "auto", placeholder: t("presets.system.placeholder"), "aria-describedby": "system-about" });
     this.system.oninput = () => this.change(() => (this.own.system = this.system.value));
+    this.first = h("label", { class: "first", hidden: true }, h("input", { type: "checkbox", onchange: (event) => this.beginWith(event.target.checked) }), t("presets.first"));
     this.naming = h("form", { class: "naming", hidden: true });
     this.fields = h("div", { class: "fields" });
     this.full = h("select", { id: "overflow", "aria-describedby": "overflow-about" }, ...["drop", "stop"].map((value) => h("option", { value }, t(`presets.overflow.${value}`))));
@@ -50,7 +51,7 @@ class PresetsPanel {
     this.body = h(
       "div",
       { hidden: true }, // until the server has said what the chat has
-      h("section", {}, h("label", { for: "preset", class: "title" }, t("presets.choose")), h("div", { class: "row" }, this.choice, this.rename, this.remove), this.state, h("div", { class: "row" }, this.update, this.add), this.naming),
+      h("section", {}, h("label", { for: "preset", class: "title" }, t("presets.choose")), h("div", { class: "row" }, this.choice, this.rename, this.remove), this.state, this.first, h("div", { class: "row" }, this.update, this.add), this.naming),
       h("section", {}, h("label", { for: "system", class: "title" }, t("presets.system")), this.system, h("p", { class: "about", id: "system-about" }, t("presets.system.about"))),
       h("section", { "aria-labelledby": "sampling-title" }, h("h2", { id: "sampling-title", class: "title" }, t("presets.sampling")), this.fields),
       h("section", {}, h("label", { for: "overflow", class: "title" }, t("presets.overflow")), this.full, h("p", { class: "about", id: "overflow-about" }, t("presets.overflow.about"))),
@@ -74,6 +75,7 @@ class PresetsPanel {
   take(chat, state) {
     this.chat = chat;
     this.presets = state.presets;
+    this.followFirst();
     this.own = structuredClone({ ...EMPTY, ...(chat === null ? newChat.settings : state.settings) });
     this.lead.textContent = t(chat === null ? "presets.lead.new" : "presets.lead");
     const fields = state.fields.map((field) => (field.name === "max_tokens" ? { ...field, high: state.context ?? field.high } : field));
@@ -107,6 +109,9 @@ class PresetsPanel {
     this.choice.value = preset?.id ?? "";
     const differs = preset !== null && !alike(preset, this.own);
     this.rename.hidden = this.remove.hidden = preset === null;
+    this.first.hidden = preset === null;
+    this.first.querySelector("input").checked = preset !== null && newChat.preset?.id === preset.id;
+    this.followFirst();
     this.update.hidden = !differs;
     this.add.hidden = preset !== null && !differs;
     this.state.textContent = preset === null ? t("presets.about") : t(differs ? "presets.differs" : "presets.same");
@@ -144,10 +149,22 @@ class PresetsPanel {
   /** At once, for the message may be sent at any moment; and not after it was. */
   keepForNew() {
     if (this.chat !== null || this.page.chat() !== null) return;
-    newChat.settings = JSON.stringify(this.own) === JSON.stringify(EMPTY) ? null : this.own;
+    const empty = JSON.stringify(this.own) === JSON.stringify(EMPTY) && newChat.preset === null;
+    newChat.settings = empty ? null : this.own;
+  }
+
+  /** The preset that new chats begin with may have been changed or deleted elsewhere. */
+  followFirst() {
+    const first = newChat.preset && this.presets.find(({ id }) => id === newChat.preset.id);
+    newChat.preset = first ? { id: first.id, system: first.system, sampling: first.sampling } : null;
   }
 
   // Presets
+
+  beginWith(yes) {
+    const { preset } = this;
+    newChat.preset = yes ? { id: preset.id, system: preset.system, sampling: preset.sampling } : null;
+  }
 
   renamePreset() {
     this.name(this.preset);
