@@ -16,7 +16,10 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.rules_inline.state_inline import Delimiter
 from markdown_it.token import Token
 
+MOST_BRACKETS = 1000  # in one paragraph, heading or cell
+MOST_MARKS = 4000
 MATH_MARKS = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
+_MARKS = re.compile(r"[*_~`$<\\]")
 _DOLLARS = re.compile(r"\$(?![\s$])((?:\\.|[^$\\\n`]){1,400}?)(?<!\s)\$(?![A-Za-z0-9_\u00c0-\u2e7f$])")
 _BEFORE_MONEY = re.compile(r"[A-Za-z0-9_\u00c0-\u2e7f$\\]")
 _COMMAND_OR_INDEX = re.compile(r"\\[A-Za-z]|[\^_][{\\A-Za-z0-9+*-]")
@@ -45,6 +48,19 @@ def add_inline_rules(parser: MarkdownIt) -> None:
     inline.before("autolink", "plain_tags", _plain_tags)
     parser.inline.ruler2.before("strikethrough", "open_marks", _close_open_marks)
     parser.core.ruler.before("inline", "cut", _find_cut)
+    parser.core.ruler.before("inline", "swarms", _leave_swarms)
+
+
+def _leave_swarms(state: StateCore) -> None:
+    """A line of thousands of marks is no Markdown but a model gone astray. It is shown as it is: looking for the
+    partner of every mark takes time that grows with their square, and every tab would wait for it."""
+    for token in state.tokens:
+        if token.type != "inline" or len(token.content) < MOST_BRACKETS:
+            continue
+        brackets = token.content.count("[")
+        if brackets > MOST_BRACKETS or brackets + len(_MARKS.findall(token.content)) > MOST_MARKS:
+            token.children = [Token("text", "", 0, content=token.content)]
+            token.content = ""
 
 
 # A cut text

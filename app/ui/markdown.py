@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import nh3
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
-from markdown_it.rules_block import StateBlock
+from markdown_it.rules_block import StateBlock, table
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
@@ -26,6 +26,7 @@ from octavo.app.ui.mathml import ATTRIBUTES as MATH_ATTRIBUTES
 from octavo.app.ui.mathml import ELEMENTS as MATH_ELEMENTS
 from octavo.app.ui.mathml import mathml
 
+MOST_COLUMNS = 200
 LINK_SCHEMES = ("http", "https", "mailto")
 DIRECTED = ("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "blockquote_open", "table_open")
 
@@ -44,6 +45,7 @@ def make_parser() -> MarkdownIt:
     parser.block.ruler.before(
         "fence", "math_block", _math_block, {"alt": ["paragraph", "reference", "blockquote", "list"]}
     )
+    parser.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
     add_inline_rules(parser)
     parser.core.ruler.push("bare_links", _bare_links)
     parser.core.ruler.push("task_boxes", _task_boxes)
@@ -134,6 +136,13 @@ def _code(code: str, language: str) -> str:
     label = f'<span class="lang">{escape(language[:40])}</span>' if language else ""
     body = coloured(code.removesuffix("\n"), language)
     return f'<div class="code"><div class="code-head">{label}</div><pre><code>{body}</code></pre></div>\n'
+
+
+def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """A table of any sensible width: what has hundreds of columns is text."""
+    if state.src.count("|", state.bMarks[start], state.eMarks[start]) > MOST_COLUMNS:
+        return False
+    return table(state, start, end, silent)
 
 
 def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:

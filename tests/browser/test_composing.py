@@ -85,6 +85,11 @@ def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
     assert panel.get_by_role("textbox", name="System text").input_value() == ""
     page.go_back()
     page.locator(".tune").filter(has_text="Sailor").wait_for()
+    panel.get_by_role("checkbox", name="Begin new chats with it").check()
+    page.keyboard.press("Control+k")
+    until(page, "!location.search && document.querySelector('.tune').innerText === 'Sailor'")  # unless it is wanted
+    page.go_back()
+    page.wait_for_url("**/?c=*")
     page.reload()
     panel = page.get_by_role("complementary", name="Presets")
     until(page, "document.getElementById('system')?.value === 'Answer like a sailor.'")
@@ -94,6 +99,7 @@ def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
     panel.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.locator(".tune").filter(has_text="Own settings").wait_for()
+    assert page.evaluate("localStorage.getItem('octavo-first-preset')") is None
     assert panel.get_by_role("textbox", name="System text").input_value() == "Answer like a sailor."
 
 

@@ -61,7 +61,7 @@ def read_file(name: str, data: bytes) -> ReadFile:
 
 def clean_name(name: str) -> str:
     """A file's name without folders, control characters and marks that turn the direction of what follows."""
-    bare = PurePosixPath(name.replace("\\", "/")).name
+    bare = unicodedata.normalize("NFC", PurePosixPath(name.replace("\\", "/")).name)  # macOS writes letters apart
     kept = "".join(c for c in bare if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp"))
     kept = re.sub(r"\s+", " ", kept).strip()
     if len(kept) > LONGEST_NAME:

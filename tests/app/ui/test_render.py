@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from itertools import pairwise
 
 import pytest
@@ -251,3 +252,16 @@ def test_a_linked_picture_is_one_link() -> None:
     (block,) = render("[![build](https://badges.example/b.svg)](https://ci.example/run)")
     assert re.findall(r'href="([^"]*)"', block) == ["https://ci.example/run"]
     assert text_of(block) == "build"
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 20_000, "![" * 10_000, "*a_" * 6000, "$x$" * 6000, "|a" * 9000 + "\n" + "|-" * 9000 + "\n|x"]
+)
+def test_a_swarm_of_marks_is_shown_as_it_is_and_takes_no_time(text: str) -> None:
+    begun = time.perf_counter()
+    renderer = BlockRenderer(text)
+    shown = renderer.open
+    renderer.finish()
+    assert time.perf_counter() - begun < 1.5  # without care: half a minute
+    assert text_of("".join(renderer.blocks)).replace("\n", "") == text.replace("\n", "")
+    assert len(shown) > 1000

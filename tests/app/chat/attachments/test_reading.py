@@ -216,6 +216,7 @@ def test_names_lose_folders_and_marks_that_turn_what_follows() -> None:
     assert clean_name("invoice\u202efdp.exe") == "invoicefdp.exe"
     assert clean_name("a\x00\nb\tc.md") == "abc.md"
     assert clean_name("///") == "file"
+    assert clean_name("u\u0308ber.md") == "über.md"
     long = clean_name("报告" * 200 + ".docx")
     assert len(long) == 120
     assert long.endswith("….docx")
