@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from octavo.app.chat.endings import Endings
 from octavo.app.chat.errors import ChatBusyError, ChatError, OtherModelError, StaleChatError, UnknownChatError
 from octavo.app.chat.live import Subscription
 from octavo.app.chat.news import News
 from octavo.app.chat.patience import patiently
-from octavo.app.chat.preparation import prepare_reply
-from octavo.app.chat.reply import Reply
+from octavo.app.chat.replies import Replies
 from octavo.app.chat.sampling import ANY_VOCABULARY, sampling_params
 from octavo.app.chat.shelves import Shelves
 from octavo.app.chat.store import ChatStore, StoreBusyError, StoreError
@@ -29,13 +27,11 @@ from octavo.app.chat.types import (
     ChatList,
     ChatSettings,
     ChatSummary,
+    Ended,
     ListEvent,
     LiveEvent,
     Message,
-    Notice,
-    Remark,
     Shown,
-    Snapshot,
     UserTurn,
 )
 from octavo.app.host import ModelHost
@@ -62,9 +58,8 @@ class ChatService:
         self.host = host
         self.settings = settings
         self._shelves = Shelves(store)
-        self._replies: dict[str, Reply] = {}  # by chat
         self._news = News(self._summary)
-        self._endings = Endings(self._shelves, self._news.changed)
+        self._replies = Replies(self._shelves, host, settings, self._news)
         self._purging: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -77,12 +72,7 @@ class ChatService:
     async def close(self) -> None:
         """Stop all replies, keeping what they have, and end all subscriptions."""
         self._closing = True
-        replies = list(self._replies.values())
-        for reply in replies:
-            reply.stop()
-        for reply in replies:
-            await reply.wait()
-        await self._endings.close()
+        await self._replies.close()
         if self._purging is not None:
             await asyncio.wait([self._purging])
         self._news.close()
@@ -110,11 +100,11 @@ class ChatService:
 
     def get_chat(self, chat_id: str) -> Chat | None:
         """The chat's shown branch; a reply that is being written is shown as far as it is."""
-        ended = self._endings.waiting  # before reading too: one may be stored meanwhile
+        ended = self._replies.unsaved  # before reading too: one may be stored meanwhile
         chat = self.store_of(chat_id).get_chat(chat_id)
         if chat is None:
             return None
-        newer = {**ended, **self._endings.waiting}
+        newer = {**ended, **self._replies.unsaved}
         running = self.running(chat_id)
         if running is not None:
             newer[running.id] = running
@@ -174,7 +164,7 @@ class ChatService:
         if chat is None or settings is None or not messages or messages[-1].chat_id != chat_id:
             raise UnknownChatError
         prefix = TEMPORARY if chat.temporary else ""
-        unsaved = dict(self._endings.waiting)
+        unsaved = dict(self._replies.unsaved)
         running = self.running(chat_id)
         if running is not None:
             unsaved[running.id] = running
@@ -272,21 +262,15 @@ class ChatService:
 
     def stop(self, chat_id: str) -> bool:
         """End the chat's running reply, keeping what it has; False if none runs."""
-        reply = self._replies.get(chat_id)
-        if reply is None:
-            return False
-        self._news.on_loop(reply.stop)
-        return True
+        return self._replies.stop(chat_id)
 
     def requests(self) -> dict[str, str]:
         """The engine's requests of the replies that are being written, each with its chat."""
-        pairs = [(reply.request_id, chat_id) for chat_id, reply in tuple(self._replies.items())]
-        return {request_id: chat_id for request_id, chat_id in pairs if request_id is not None}
+        return self._replies.requests()
 
     def running(self, chat_id: str) -> Message | None:
         """The chat's reply so far, if one is being written."""
-        reply = self._replies.get(chat_id)
-        return None if reply is None else reply.message
+        return self._replies.running(chat_id)
 
     # Watching
 
@@ -359,7 +343,7 @@ class ChatService:
         last = chat.messages[-1] if chat.messages else None
         if last is None or last.role != "assistant" or not (last.content or last.reasoning):
             raise ChatError("There is no reply to go on with.", remedy="Send a message first.", code="nothing")
-        if last.id in self._endings.waiting:
+        if last.id in self._replies.unsaved:
             raise StoreBusyError("This reply is not saved yet.", remedy="Try again in a moment.")
         return self._start_reply(self.store_of(chat_id).reopen_reply(last.id, self._model_name()))
 
@@ -386,33 +370,8 @@ class ChatService:
         return engine.info.name if engine is not None else self.host.model_id
 
     def _start_reply(self, message: Message) -> Message:
-        chat_id, store = message.chat_id, self.store_of(message.chat_id)
-        reply = Reply(
-            message,
-            store=store,
-            host=self.host,
-            prepare=lambda engine: prepare_reply(
-                engine, message, store=store, settings=self.settings, unsaved=self._endings.waiting
-            ),
-            publish=self._news.chat(chat_id).publish,
-        )
-        self._replies[chat_id] = reply
-        self._news.chat(chat_id).publish(Snapshot(message))
-        reply.start(on_end=self._ended)
-        self._news.changed(chat_id)
+        self._replies.start(message)
         return message
-
-    def _ended(self, message: Message) -> None:
-        chat_id = message.chat_id
-        try:
-            error = self._endings.add(message)
-        finally:
-            self._replies.pop(chat_id, None)
-        if error is not None and not isinstance(error, StoreBusyError):  # a busy file is nothing to trouble anyone with
-            remark = Remark(f"This reply is not saved yet. {error}", "unsaved", {"why": str(error)})
-            self._news.chat(chat_id).publish(Notice(message.id, remark))
-        self._news.changed(chat_id)
-        self._news.tidy(self._replies)
 
     def _purge_later(self) -> None:
         self._news.later(UNDO_S, self._purge)
@@ -434,15 +393,16 @@ class ChatService:
         running = self.running(message.chat_id)
         if running is not None and running.id == message.id:
             return running
-        return self._endings.waiting.get(message.id, message)
+        return self._replies.unsaved.get(message.id, message)
 
     def _opening(self, chat_id: str, missed: LiveEvent | None) -> list[LiveEvent]:
-        reply = self._replies.get(chat_id)
-        events: list[LiveEvent] = [] if reply is None else [Snapshot(reply.message), *reply.opening()]
+        events = self._replies.opening(chat_id)
         if missed is None:
             return events
         chat = self.get_chat(chat_id)
-        return [missed] if chat is None else [Shown(chat.messages), *events[1:]]
+        if chat is None:
+            return [missed]
+        return [Shown(chat.messages), *events[1:], *([missed] if isinstance(missed, Ended) else [])]
 
     def _tell_shown(self, chat_id: str) -> None:
         """Show everybody who looks at the chat the branch that is shown now."""

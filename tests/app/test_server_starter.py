@@ -69,7 +69,7 @@ def served(starter_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     assert host.wait(120) == "ready", host.error
     with running(app) as url:
         service = app.state.service
-        yield Served(url, host, service, service._loop)
+        yield Served(url, host, service, service._news._loop)
 
 
 @pytest.fixture
