@@ -35,7 +35,7 @@ MIN_CHUNK_AFTER_OOM = 64  # below this many prompt tokens a step the device's me
 OUT_OF_MEMORY = "The device ran out of memory; use a smaller engine.kv_memory or model.context_length."
 AHEAD_S = 0.030  # work queued on the device at most before the next step is planned
 AHEAD_WHILE_WAITING_S = 0.008  # the same while a request waits to be let in
-REPEATED_S = 0.004  # a repeated step is about so long: readers are woken no more often anyway
+REPEATED_S = 0.008  # a repeated step is about so long: readers are woken no more often anyway
 NOT_FINITE = "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
 
 
@@ -49,6 +49,7 @@ class Runner(Protocol):
     """What the core needs of a runner; tests put a fake one here.
 
     `run_ahead`: steps that may be under way besides the oldest one; 0 where a step is done when `launch` returns.
+    `prepare_next` uses idle time for what later steps will need and says whether there may be more of it.
     `max_repeats`: how often a step of decode rows alone can be run in one launch.
     """
 
@@ -56,6 +57,8 @@ class Runner(Protocol):
     max_repeats: int
 
     def launch(self, plan: StepPlan) -> Pending: ...
+
+    def prepare_next(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -125,6 +128,14 @@ class EngineCore:
     def has_work(self) -> bool:
         return self.scheduler.has_work or bool(self._flights)
 
+    def prepare_next(self) -> bool:
+        """Uses idle time, less than half a second of it; False if there is nothing to prepare."""
+        try:
+            return self._runner.prepare_next()
+        except Exception:  # what was not prepared is made when it is needed, or done without
+            log.exception("a step could not be prepared")
+            return False
+
     def submit(self, request: Request, end_ids: frozenset[int], output: OutputText | None) -> None:
         """Queues a request; `end_ids` end the reply. `request.limit` is already the most tokens it may reach."""
         request.end_ids = end_ids
@@ -170,7 +181,7 @@ class EngineCore:
             log.exception("a step failed")
             self._fail((work.request for work in flight.plan.rows), f"The engine failed in this step: {error}")
             return
-        self._account(flight)
+        self._account(flight, result)
         for index, work in enumerate(flight.plan.rows):
             if work.request.epoch == work.epoch and work.request.id in self._live:
                 self._take(work, result, index)
@@ -239,12 +250,14 @@ class EngineCore:
             return 1
         return max(1, min(self._runner.max_repeats, int(REPEATED_S / max(step_s, 1e-6))))
 
-    def _account(self, flight: _Flight) -> None:
+    def _account(self, flight: _Flight, result: StepResult) -> None:
         now, plan = self._clock(), flight.plan
         self.counters.steps += plan.repeats
         seconds = (now - max(flight.launched_s, self._last_done_s)) / plan.repeats
         if not plan.num_guesses:
-            self.scheduler.budget.observe(plan.num_prompt_tokens, plan.num_decode_rows, seconds)
+            # what the device needs, without the host's part where that can be told apart
+            device_s = seconds if result.device_s is None else result.device_s / plan.repeats
+            self.scheduler.budget.observe(plan.num_prompt_tokens, plan.num_decode_rows, device_s)
         if self._speculator is not None and not plan.num_prompt_tokens:
             self._speculator.observe_step(seconds, len(plan.rows), plan.num_guesses)
         self._last_done_s = now

@@ -275,16 +275,22 @@ class Engine:
 
     def _take_messages(self) -> bool:
         """Handles what callers sent; sleeps while there is nothing to do. False when the engine is to end."""
+        prepared = False
         while True:
             with self._news:
                 messages = list(self._inbox)
                 self._inbox.clear()
-                if not messages and not self._core.has_work and self._state == "ready":
+                idle = not messages and not self._core.has_work and self._state == "ready"
+                if idle:
                     self._waker.flush(now=True)
+                if idle and prepared:
                     self._take_snapshot()
                     self._core.scheduler.check_integrity()
                     self._news.wait()
                     continue
+            if idle:
+                prepared = not self._core.prepare_next()
+                continue
             for handle in messages:
                 handle()
             if messages:

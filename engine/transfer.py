@@ -18,23 +18,40 @@ def upload(values: Sequence[float] | NDArray[np.generic], dtype: torch.dtype, de
     return torch.as_tensor(values, dtype=dtype).pin_memory().to(device, non_blocking=True)
 
 
+class Stopwatch:
+    """Seconds that the device needs for what is queued from now on until a download; None where nobody can tell."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._begin: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._begin = torch.cuda.Event(enable_timing=True)
+            self._begin.record()
+
+    def seconds(self, until: Download) -> float | None:
+        """The download must have been waited for."""
+        if self._begin is None or until.event is None:
+            return None
+        return self._begin.elapsed_time(until.event) / 1000
+
+
 class Download:
     """Tensors on their way to the host; `wait` gives them once they have arrived. On the CPU they are there already."""
 
     def __init__(self, tensors: Sequence[Tensor | None]) -> None:
         first = next((tensor for tensor in tensors if tensor is not None), None)
-        self._event: torch.cuda.Event | None = None
+        self.event: torch.cuda.Event | None = None
         if first is None or first.device.type != "cuda":
             self._tensors = list(tensors)
             return
         self._tensors = [None if tensor is None else _queued(tensor) for tensor in tensors]
-        self._event = torch.cuda.Event(blocking=True)  # a waiting thread sleeps: the page needs the processor too
-        self._event.record()
+        # a waiting thread sleeps: the page needs the processor too
+        self.event = torch.cuda.Event(enable_timing=True, blocking=True)
+        self.event.record()
 
     def wait(self) -> list[Tensor | None]:
         """The tensors on the host."""
-        if self._event is not None:
-            self._event.synchronize()
+        if self.event is not None:
+            self.event.synchronize()
         return self._tensors
 
 

@@ -168,10 +168,8 @@ class DecodeGraphs:
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Outputs | None:
         """Starts a step of decode rows, as often as the plan says. `tables` are up to date with the plan."""
-        size = bucket_of(len(plan.rows), self._max_rows)
-        if size not in self._states:
-            self._states[size] = self._make_state(size)
-        state = self._states[size]
+        state = self._state(bucket_of(len(plan.rows), self._max_rows))
+        size = state.size
         shares = self._bring_up(state, plan, tables)
         key = (size, kind, shares)
         if key not in self._captured:
@@ -184,6 +182,18 @@ class DecodeGraphs:
             captured.graph.replay()
         state.next_positions = [work.begin + work.repeats for work in plan.rows]
         return Outputs(self, state, captured, len(plan.rows), plan.repeats)
+
+    def prepare(self, rows: int, kind: Kind) -> None:
+        """Captures the graph for so many rows before it is needed."""
+        state = self._state(bucket_of(rows, self._max_rows))
+        key = (state.size, kind, False)
+        if key not in self._captured:
+            self._captured[key] = self._capture(state, kind, False)
+
+    def _state(self, size: int) -> _State:
+        if size not in self._states:
+            self._states[size] = self._make_state(size)
+        return self._states[size]
 
     # -- bringing a bucket's rows up to date --------------------------------------------------------------------------
 

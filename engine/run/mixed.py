@@ -1,4 +1,4 @@
-"""CUDA graphs for steps that read prompts: one a bucket of tokens and rows, captured when a bucket comes a second time.
+"""CUDA graphs for steps that read prompts: one a bucket of tokens and rows, captured while the engine is idle.
 
 Launching the some two hundred kernels of such a step costs the host more than the device needs for a few hundred
 tokens of a small model. Decode rows come first, each with one token, then the prompts' rows; places and tokens beyond
@@ -145,7 +145,8 @@ class MixedGraphs:
         self._last_tokens, self._pool = last_tokens, pool
         self._max_rows, self._context_length = max_rows, context_length
         self._buffers: dict[Bucket, _Buffers] = {}
-        self._captured: dict[tuple[Bucket, Kind], _Captured | None] = {}  # None: came once, or capture failed
+        self._captured: dict[tuple[Bucket, Kind], _Captured | None] = {}  # None: to be captured, or failed
+        self._wanted: list[tuple[Bucket, Kind]] = []
         self._most_tokens = HOST_BOUND_BYTES // max(1, model.weight_bytes)
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> MixedOutputs | None:
@@ -206,12 +207,23 @@ class MixedGraphs:
     def _find(self, bucket: Bucket, kind: Kind) -> _Captured | None:
         key = (bucket, kind)
         if key not in self._captured:
-            if len(self._captured) < MOST_GRAPHS:
-                self._captured[key] = None
+            self.want(bucket, kind)
             return None
-        if self._captured[key] is None:
-            self._captured[key] = self._capture(bucket, kind)
         return self._captured[key]
+
+    def want(self, bucket: Bucket, kind: Kind) -> None:
+        """Has a graph captured when there is time: a capture takes as long as several steps without one."""
+        if len(self._captured) < MOST_GRAPHS and bucket.tokens <= self._most_tokens:
+            self._captured.setdefault((bucket, kind), None)
+            self._wanted.append((bucket, kind))
+
+    def prepare_next(self) -> bool:
+        """Captures one of the graphs that are wanted; False if there is none."""
+        if not self._wanted:
+            return False
+        bucket, kind = self._wanted.pop(0)
+        self._captured[bucket, kind] = self._capture(bucket, kind)
+        return True
 
     def _fill(self, buffers: _Buffers, bucket: Bucket, plan: StepPlan, tables: PageTables) -> None:
         decodes, count = plan.num_decode_rows, len(plan.rows)

@@ -9,7 +9,7 @@ from torch import Tensor
 from octavo.engine.request import TokenLogprob
 from octavo.engine.run.step import NOT_FINITE, StepResult
 from octavo.engine.schedule.plan import StepPlan
-from octavo.engine.transfer import Download
+from octavo.engine.transfer import Download, Stopwatch
 
 
 class PendingStep:
@@ -30,6 +30,7 @@ class PendingStep:
         finite: Download | None = None,
         prompt_scores: dict[int, list[Download]] | None = None,
         *,
+        stopwatch: Stopwatch | None = None,
         columns: list[int] | None = None,
         chosen: list[int] | None = None,
     ) -> None:
@@ -40,6 +41,7 @@ class PendingStep:
         self._errors = errors
         self._finite = finite
         self._prompt_scores = prompt_scores or {}
+        self._stopwatch = stopwatch
         self._columns = columns
         self._chosen = chosen
 
@@ -67,7 +69,8 @@ class PendingStep:
             tuple(entry for part in self._prompt_scores.get(index, ()) for entry in _entries(part))
             for index in range(count)
         ]
-        return StepResult(tuple(tokens), tuple(good), tuple(logprobs), tuple(prompts), self._errors)
+        device_s = None if self._stopwatch is None else self._stopwatch.seconds(self._tokens)
+        return StepResult(tuple(tokens), tuple(good), tuple(logprobs), tuple(prompts), device_s, self._errors)
 
     def _fill_logprobs(self, tokens: list[tuple[int, ...]], logprobs: list[tuple[TokenLogprob, ...]]) -> None:
         for turn, download in enumerate(self._scored):
@@ -130,7 +133,7 @@ class PendingCheck:
             begin += work.count
         self._accept({work.row: row for work, row in zip(self.plan.rows, tokens, strict=True) if row})
         none: tuple[tuple[TokenLogprob, ...], ...] = ((),) * len(tokens)
-        return StepResult(tuple(tokens), tuple(fine), tuple(logprobs), none, self._errors)
+        return StepResult(tuple(tokens), tuple(fine), tuple(logprobs), none, errors=self._errors)
 
 
 def _pairs(ids: Tensor, logprobs: Tensor, count: int) -> tuple[tuple[int, float], ...]:

@@ -12,17 +12,21 @@ from octavo.engine.attention.base import AttentionBackend, AttentionStep
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.request import SamplingParams
-from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool
-from octavo.engine.run.mixed import MixedGraphs
+from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool, Kind
+from octavo.engine.run.mixed import Bucket, MixedGraphs
 from octavo.engine.run.pending import PendingCheck, PendingStep
 from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, make_inputs
 from octavo.engine.sample.sampler import Sampled, Sampler
 from octavo.engine.sample.scoring import score_tokens
 from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
-from octavo.engine.transfer import Download, upload
+from octavo.engine.transfer import Download, Stopwatch, upload
 
 log = logging.getLogger(__name__)
 
+# (rows, prompt tokens, how tokens are chosen) of the graphs that nearly every chat needs, in that order
+FIRST_GRAPHS: tuple[tuple[int, int, Kind], ...] = (
+    (1, 0, "any"), (0, 64, "any"), (1, 0, "greedy"), (0, 128, "any"), (0, 256, "any"), (2, 0, "any"), (4, 0, "any"),
+)  # fmt: skip
 SCORE_SLICE = 256  # prompt positions scored at once: 256 x 128k float32 scores are 128 MiB
 
 
@@ -48,6 +52,7 @@ class ModelRunner:
         pages = -(-context_length // cache.page_size)
         self._tables = PageTables(len(cache.groups), max_running, pages)
         self._sampler = Sampler(model.vocab_size, max_running, model.device, valid_vocab, fused=graphs)
+        self._stopwatch = Stopwatch(model.device)
         self._errors: dict[int, str] = {}  # plan rows of the step being launched that failed alone
         self._joined: list[int | None] = [None] * max_running  # the epoch whose parameters a row of the sampler holds
         self._fed: list[int | None] = [None] * max_running  # the epoch whose newest token the device has
@@ -58,12 +63,14 @@ class ModelRunner:
         if usable:
             parts = (model, backend, cache, self._sampler, self._last_tokens, GraphPool(), max_running, context_length)
             self._graphs, self._mixed = DecodeGraphs(*parts), MixedGraphs(*parts)
+        self._to_prepare = list(FIRST_GRAPHS) if usable else []
         self.run_ahead = 1 if model.device.type == "cuda" else 0
         self.max_repeats = MAX_REPEATS if usable else 1
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> PendingStep | PendingCheck:
         """Starts a step. Requests may end before its results are taken; their pages must not have been read by then."""
+        self._stopwatch = Stopwatch(self.model.device)
         sampling = [index for index, work in enumerate(plan.rows) if work.samples]
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
         if plan.num_guesses:
@@ -81,6 +88,20 @@ class ModelRunner:
             raise PlanAgain
         return self._launch_eagerly(plan, sampling, scoring)
 
+    @torch.inference_mode()
+    def prepare_next(self) -> bool:
+        """Captures one graph that is likely to be needed or was missed; False if there is none. For idle times."""
+        if self._graphs is None or self._mixed is None:
+            return False
+        if self._to_prepare:
+            rows, prompt_tokens, kind = self._to_prepare.pop(0)
+            if prompt_tokens:
+                self._mixed.want(Bucket(0, 1, prompt_tokens), kind)
+            else:
+                self._graphs.prepare(rows, kind)
+            return True
+        return self._mixed.prepare_next()
+
     def _launch_graph(self, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
         assert self._graphs is not None
         rows = self._join_rows(plan, sampling)
@@ -96,7 +117,9 @@ class ModelRunner:
                 sampled = self._sample(rows, *outputs.scores(turn))
                 outputs.choose(sampled.ids, sampled.finite)
                 scored.append(_scores_of(sampled))
-        return PendingStep(plan, sampling, Download([outputs.tokens()]), scored, self._take_errors())
+        return PendingStep(
+            plan, sampling, Download([outputs.tokens()]), scored, self._take_errors(), stopwatch=self._stopwatch
+        )
 
     def _launch_mixed(self, mixed: MixedGraphs, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
         rows = self._join_rows(plan, sampling)
@@ -112,11 +135,15 @@ class ModelRunner:
             tokens = Download([outputs.tokens])
             self._mark_fed(plan, sampling)
             chosen = [columns[index] for index in sampling]
-            return PendingStep(plan, sampling, tokens, [], errors, finite, columns=columns, chosen=chosen)
+            return PendingStep(
+                plan, sampling, tokens, [], errors, finite, stopwatch=self._stopwatch, columns=columns, chosen=chosen
+            )
         assert outputs.logits is not None
         places = upload([columns[index] for index in sampling], torch.int64, device)
         sampled, tokens = self._choose(plan, sampling, rows, outputs.logits.index_select(0, places))
-        return PendingStep(plan, sampling, tokens, [_scores_of(sampled)], errors, finite, columns=columns)
+        return PendingStep(
+            plan, sampling, tokens, [_scores_of(sampled)], errors, finite, stopwatch=self._stopwatch, columns=columns
+        )
 
     def _choose(self, plan: StepPlan, sampling: list[int], rows: list[int], logits: Tensor) -> tuple[Sampled, Download]:
         """Samples rows of an eager or mixed step and leaves their tokens where the next step finds them."""
@@ -148,14 +175,18 @@ class ModelRunner:
             finite = torch.isfinite(hidden[last].float().sum(-1))
         scores = {index: self._score_prompt(plan.rows[index], inputs, index, hidden) for index in scoring}
         if not sampling:
-            return PendingStep(plan, sampling, Download([None]), [], {}, Download([finite]), scores)
+            return PendingStep(
+                plan, sampling, Download([None]), [], {}, Download([finite]), scores, stopwatch=self._stopwatch
+            )
         picked = hidden
         if len(sampling) < len(plan.rows) or decodes < len(plan.rows):
             picked = hidden[last[upload(sampling, torch.int64, device)]]
         rows = self._join_rows(plan, sampling)
         sampled, tokens = self._choose(plan, sampling, rows, self.model.logits(picked))
         errors = self._take_errors()
-        return PendingStep(plan, sampling, tokens, [_scores_of(sampled)], errors, Download([finite]), scores)
+        return PendingStep(
+            plan, sampling, tokens, [_scores_of(sampled)], errors, Download([finite]), scores, stopwatch=self._stopwatch
+        )
 
     def _launch_check(self, plan: StepPlan, sampling: list[int]) -> PendingCheck:
         """A step of decode rows with guesses: a token is drawn after every one of their tokens."""

@@ -27,6 +27,7 @@ class StepResult:
     finite: tuple[bool, ...]
     logprobs: tuple[tuple[TokenLogprob, ...], ...]
     prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...]
+    device_s: float | None = None  # how long the device was busy with it, repetitions included
     errors: Mapping[int, str] = field(default_factory=dict)  # why a row alone failed, where it was not its scores
 
 

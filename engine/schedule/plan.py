@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.engine.request import Request
 
@@ -11,8 +12,7 @@ class PlanAgain(Exception):
     """The runner cannot run this plan as it is, and has changed what it says of itself: make another."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowWork:
+class RowWork(NamedTuple):  # made for every row of every step: a tuple is made three times faster than a data class
     """One request's part of a step: tokens [begin, begin + count); `samples` if the next token is chosen after them.
 
     `draft`: the last so many of its tokens are guesses that the step checks, sampling after the token before them and
@@ -22,7 +22,7 @@ class RowWork:
 
     request: Request
     begin: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuples count too; nobody asks these to
     samples: bool
     epoch: int
     repeats: int = 1

@@ -94,6 +94,9 @@ class FakeRunner:
         none: tuple[()] = ()
         return _Done(StepResult(tuple(map(tuple, tokens)), tuple(finite), (none,) * len(tokens), (none,) * len(tokens)))
 
+    def prepare_next(self) -> bool:
+        return False
+
     def _text(self, work: RowWork) -> list[int]:
         return self._texts.setdefault(work.epoch, list(work.request.tokens))
 
