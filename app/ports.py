@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from contextlib import suppress
 
 from octavo.app.config import Settings
 from octavo.engine.errors import OctavoError
@@ -23,9 +24,15 @@ def is_chosen(settings: Settings) -> bool:
     return source in {"flag", "environment"} or (source == "file" and settings.values.server.port != DEFAULT_PORT)
 
 
-def listen(settings: Settings) -> socket.socket:
-    """A listening socket. A port nobody chose gives way to the next free one up to 7870. Raises PortError."""
+def listen(settings: Settings, preferred: int | None = None) -> socket.socket:
+    """A listening socket. A port nobody chose gives way to the next free one up to 7870. Raises PortError.
+
+    `preferred` goes before that where it is free: the port of the life before a restart.
+    """
     host, port = settings.values.server.host, settings.values.server.port
+    if preferred is not None:
+        with suppress(PortError):
+            return _listen(host, preferred)
     if is_chosen(settings) or port == 0:
         return _listen(host, port)
     for candidate in range(port, LAST_PORT + 1):

@@ -35,11 +35,20 @@ WITHIN_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Why and when the app started itself anew; `losses` are the times at which the GPU was lost lately."""
+    """Why and when the app started itself anew; `losses` are the times at which the GPU was lost lately.
+
+    `port` is where it answered while `asked_port` was set: open pages look for it there.
+    """
 
     reason: Reason
     at_s: float
     losses: tuple[float, ...] = ()
+    asked_port: int | None = None
+    port: int | None = None
+
+    def port_to_keep(self, asked_port: int) -> int | None:
+        """The port to answer at again, unless another one is asked for now."""
+        return self.port if asked_port == self.asked_port else None
 
 
 class RestartNote:
@@ -53,7 +62,9 @@ class RestartNote:
         """The note of the life before, if it ended in a restart just now; it is read once."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(self._path.read_text(encoding="utf-8"))
-            self._before = Restart(found["reason"], float(found["at_s"]), tuple(map(float, found["losses"])))
+            losses = tuple(map(float, found["losses"]))
+            ports = [None if found.get(name) is None else int(found[name]) for name in ("asked_port", "port")]
+            self._before = Restart(found["reason"], float(found["at_s"]), losses, *ports)
         self._path.unlink(missing_ok=True)
         return self._before
 
@@ -61,10 +72,12 @@ class RestartNote:
         """Whether another loss of the GPU is worth another try."""
         return len(self._losses(now_s)) < MOST_LOSSES
 
-    def leave(self, reason: Reason, now_s: float | None = None) -> None:
+    def leave(
+        self, reason: Reason, now_s: float | None = None, *, asked_port: int | None = None, port: int | None = None
+    ) -> None:
         now = time.time() if now_s is None else now_s
         losses = (*self._losses(now), *([now] if reason == "gpu" else []))
-        note = asdict(Restart(reason, now, losses))
+        note = asdict(Restart(reason, now, losses, asked_port, port))
         with suppress(OSError):  # then the next start is an ordinary one
             write_atomically(self._path, json.dumps(note).encode())
 
@@ -108,10 +121,10 @@ def again() -> int:
     os.execv(command[0], command)
 
 
-def force(note: RestartNote, reason: Reason) -> None:
+def force(note: RestartNote, reason: Reason, asked_port: int | None = None, port: int | None = None) -> None:
     """The same from any thread, without an orderly end: for a process that hangs on a GPU that is gone."""
     log.error("The GPU does not let go; starting anew without waiting for it.")
-    note.leave(reason)
+    note.leave(reason, asked_port=asked_port, port=port)
     os._exit(again())
 
 

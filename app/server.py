@@ -149,7 +149,7 @@ def run_server(
         if note is not None and note.may_restart():
             server.start_again("gpu")
             # What waits for a GPU that hangs waits for ever, the orderly end included.
-            last_resort = threading.Timer(LET_GO_S, restart.force, (note, "gpu"))
+            last_resort = threading.Timer(LET_GO_S, restart.force, (note, "gpu", values.server.port, port))
             last_resort.daemon = True
             last_resort.start()
         else:
@@ -194,7 +194,7 @@ def run_server(
         for open_window in shown:
             open_window.close()
     if server.restart_reason is not None and note is not None and not server.force_exit:
-        note.leave(server.restart_reason)
+        note.leave(server.restart_reason, asked_port=values.server.port, port=port)
         return restart.CODE
     return 130 if server.force_exit else 0
 

@@ -58,7 +58,7 @@ def start(settings: Settings, *, page: bool, window: bool = False) -> int:
     settings.listen(lambda keys: _changed(settings, keys))
     watcher = ConfigWatcher(settings)
     try:
-        sock = listen(settings)
+        sock = listen(settings, None if before is None else before.port_to_keep(settings.values.server.port))
         port = sock.getsockname()[1]
         url = page_url(settings.values.server.host, port)
         lock.announce(port, url, page)

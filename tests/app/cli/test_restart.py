@@ -24,6 +24,14 @@ def test_a_note_is_read_once(tmp_path: Path) -> None:
     assert RestartNote(tmp_path).take() is None
 
 
+def test_the_page_is_found_again_where_it_was_unless_another_port_is_asked_for(tmp_path: Path) -> None:
+    RestartNote(tmp_path).leave("asked", 100.0, asked_port=7860, port=7863)
+    found = RestartNote(tmp_path).take()
+    assert found is not None
+    assert found.port_to_keep(7860) == 7863
+    assert found.port_to_keep(8000) is None
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"reason": "asked"}', '{"reason": "gpu", "at_s": "x", "losses": 1}'])
 def test_a_broken_note_is_no_note(tmp_path: Path, text: str) -> None:
     (tmp_path / "restart.json").write_text(text, encoding="utf-8")

@@ -351,3 +351,22 @@ def test_a_real_server_answers_and_ends_well_with_ctrl_c(own_folders: Path) -> N
     assert out == ""
     assert "Traceback" not in err
     assert not (own_folders / "data" / "instance.json").exists()
+
+
+def test_after_a_restart_the_port_is_the_same_and_no_second_page_opens(
+    octavo: Octavo, fake_server: FakeServer, own_folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from octavo.app import paths
+    from octavo.app.restart import RestartNote
+
+    with taken() as free:
+        pass
+    octavo("--port", "0")
+    RestartNote(paths.data_dir()).leave("asked", asked_port=0, port=free)
+    octavo("--port", "0")
+    first, second = fake_server.runs
+    assert second["port"] == free
+    assert (first["open_browser"], second["open_browser"]) == (True, False)
+    assert [item["kind"] for item in second["news"]] == ["asked"]
+    octavo("--port", "0")
+    assert fake_server.runs[2]["news"] == []
