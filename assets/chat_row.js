@@ -23,6 +23,10 @@ export class Row {
       event.preventDefault();
       actions.open(id, this.found?.message ?? null);
     };
+    this.link.onkeydown = (event) => {
+      if (event.key === "F2") this.rename();
+      else if (event.key === "Delete") actions.delete(id);
+    };
     this.stop = iconButton("stop", t("chats.stop"), () => this.stopWriting(), { class: "quiet stop" });
     this.menu = iconButton("more", t("chats.more"), () => this.openMenu(), { class: "quiet more-tools" });
     this.element = h("div", { class: "row-chat", role: "listitem", "data-id": id }, this.link, this.menu, this.stop);

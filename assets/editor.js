@@ -5,10 +5,10 @@ import { t } from "./words.js";
 
 export class Editor {
   /** `send(text)` may be a promise, whose failure is shown; `end()` is called when the box has gone. */
-  constructor(text, { yes, about, send, end }) {
+  constructor(text, { yes, about, send, end, mayBeEmpty = false }) {
     this.send = send;
     this.end = end;
-    this.first = text;
+    this.mayBeEmpty = mayBeEmpty;
     this.area = h("textarea", { rows: "1", dir: "auto", "aria-label": about, onkeydown: (event) => this.key(event), oninput: () => this.fit() });
     this.area.value = text;
     this.note = h("p", { class: "note", role: "alert" });
@@ -37,7 +37,7 @@ export class Editor {
 
   async finish() {
     const text = this.area.value;
-    if (!text.trim() || this.yes.disabled) return;
+    if ((!text.trim() && !this.mayBeEmpty) || this.yes.disabled) return;
     this.yes.disabled = true;
     try {
       if ((await this.send(text)) === false) throw new Error("");

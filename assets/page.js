@@ -240,9 +240,11 @@ class Page {
   gone(id) {
     this.talk.forget(id);
     if (id !== this.chat) return;
+    const unsent = this.composer.text.value;
     this.chat = null;
     history.replaceState(null, "", addressOf(null));
     this.show();
+    if (unsent && !this.composer.text.value) this.composer.put(unsent);
     this.composer.say(t("chats.gone"));
   }
 

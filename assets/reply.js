@@ -132,7 +132,7 @@ export class ReplyTurn {
     this.footer.hidden = this.live && this.versions.element.hidden;
     this.copyButton.hidden = this.editButton.hidden = blank;
     this.continueButton.hidden = blank && this.thoughtBox.hidden;
-    this.figures.replaceChildren(...figures(about.stats, about.status));
+    this.figures.replaceChildren(...(this.live ? [] : figures(about.stats, about.status)));
     return ended;
   }
 

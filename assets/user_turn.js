@@ -11,6 +11,7 @@ export class UserTurn {
   constructor(turn, actions) {
     this.id = turn.id;
     this.text = turn.text;
+    this.hasFiles = Boolean(turn.files?.length);
     this.actions = actions;
     this.versions = new Versions((step) => actions.version(this.id, step));
     this.bubble = turn.text ? h("div", { class: "bubble", dir: "auto" }, turn.text) : null;
@@ -35,6 +36,7 @@ export class UserTurn {
     this.editor = new Editor(this.text, {
       yes: t("turn.resend"),
       about: t("turn.edit.about"),
+      mayBeEmpty: this.hasFiles,
       send: (text) => this.actions.resend(this.id, text),
       end: () => {
         this.editor = null;
