@@ -238,7 +238,7 @@ class FieldRow {
     const id = `sampling-${field.name}`;
     const whole = field.step === 1;
     const inherited = { value: shown(field.value), source: field.source === "model" ? model : null };
-    this.inherited = t(`presets.from.${field.source}`, inherited);
+    this.inherited = field.value === null ? t("presets.unset") : t(`presets.from.${field.source}`, inherited);
     this.note = h("span", {});
     this.back = h("button", { type: "button", class: "link", onclick: () => this.reset() }, t("presets.back", { value: shown(field.value) }));
     this.foot = h("p", { class: "foot", id: `${id}-foot` }, this.note, " ", this.back);
