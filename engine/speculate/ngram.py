@@ -12,6 +12,7 @@ from octavo.engine.speculate.base import Drafter
 
 LONGEST = 8  # tokens of the suffix that is looked for first
 SHORTEST = 2  # one token alone recurs too often to say anything
+FOLLOWED = 8  # tokens for which a copy is followed past a place where it differs
 REACH = 1 << 16  # tokens looked back
 
 
@@ -21,6 +22,8 @@ class _Text:
 
     epoch: int
     words: array[int] = field(default_factory=lambda: array("i"))
+    source: int = 0  # place whose token the next one should repeat, while the text follows an earlier part of itself
+    seen: int = 0  # tokens of the text when `source` was set
 
     def extend_to(self, tokens: Sequence[int]) -> bytes:
         self.words.extend(tokens[len(self.words) :])
@@ -28,7 +31,10 @@ class _Text:
 
 
 class NgramDrafter(Drafter):
-    """The longest suffix of at most LONGEST tokens that occurred before, and of its places the latest one."""
+    """The longest suffix of at most LONGEST tokens that occurred before, and of its places the latest one.
+
+    Where a copy puts one word in another's place, no suffix fits for a moment: the guess goes on behind the old one.
+    """
 
     name = "ngram"
     wakes_itself = True
@@ -55,11 +61,15 @@ class NgramDrafter(Drafter):
         size = text.words.itemsize
         longest = min(self._longest, len(data) // size - 1)
         end = len(data) - size  # a match must be followed by at least one token
+        dropped = len(text.words) - len(data) // size
         for length in range(longest, self._shortest - 1, -1):
             place = _last_aligned(data, data[len(data) - length * size :], end, size)
             if place >= 0:
-                begin = place + length * size
-                return tuple(memoryview(data)[begin : begin + count * size].cast("i"))
+                text.source, text.seen = dropped + place // size + length, len(text.words)
+                return tuple(text.words[text.source : text.source + count])
+        if text.source and len(text.words) - text.seen <= FOLLOWED:
+            begin = text.source + len(text.words) - text.seen
+            return tuple(text.words[begin : begin + count])
         return ()
 
 

@@ -40,6 +40,16 @@ def test_ids_whose_bytes_overlap_are_not_mistaken_for_a_match() -> None:
     assert guess([0x01000000, 0x00000001, 3, 0x00000100, 0x00010000, 9, 0x00010000, 0x01000000]) == ()
 
 
+def test_a_copy_is_followed_past_a_replaced_word_and_not_for_ever() -> None:
+    drafter, source = NgramDrafter(), list(range(1, 20))
+    asked = request([*source, 99, 3, 4, 5])
+    assert drafter.propose([(asked, 2)]) == {"a": (6, 7)}
+    asked.tokens.append(50)  # stands where 6 stood
+    assert drafter.propose([(asked, 3)]) == {"a": (7, 8, 9)}
+    asked.tokens += list(range(60, 70))
+    assert drafter.propose([(asked, 3)]) == {}
+
+
 def test_tokens_that_come_later_are_found_and_a_new_stay_starts_anew() -> None:
     drafter, asked = NgramDrafter(), request([1, 2, 3, 4])
     assert not drafter.has_guess(asked)
