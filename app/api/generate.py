@@ -141,13 +141,19 @@ def _checked(event: Event) -> Event:
 
 
 def usage(finished: Sequence[Finished], *, choices_a_prompt: int = 1) -> dict[str, Any]:
-    """OpenAI's usage object; a prompt counts once however many choices continue it."""
+    """OpenAI's usage object; a prompt counts once however many choices continue it. Guessed tokens are its predictions."""
     first = finished[::choices_a_prompt]
     prompt = sum(one.usage.prompt_tokens for one in first)
     completion = sum(one.usage.completion_tokens for one in finished)
+    accepted = sum(one.usage.accepted_tokens for one in finished)
+    rejected = sum(one.usage.draft_tokens for one in finished) - accepted
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(one.usage.cached_tokens for one in first)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": rejected,
+        },
     }
