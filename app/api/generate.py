@@ -141,7 +141,7 @@ def _checked(event: Event) -> Event:
 
 
 def usage(finished: Sequence[Finished], *, choices_a_prompt: int = 1) -> dict[str, Any]:
-    """OpenAI's usage object; a prompt counts once however many choices continue it. Guessed tokens are its predictions."""
+    """OpenAI's usage object; a prompt counts once however many choices continue it. Its predictions are guesses."""
     first = finished[::choices_a_prompt]
     prompt = sum(one.usage.prompt_tokens for one in first)
     completion = sum(one.usage.completion_tokens for one in finished)
