@@ -74,7 +74,7 @@ def status(host: ModelHost, settings: Settings) -> dict[str, Any]:
         "pages": {name: 0 if now is None else now.pages.get(name, 0) for name in PAGES},
         "requests": {name: 0 if now is None else now.requests.get(name, 0) for name in REQUESTS},
         "counters": {name: 0 if now is None else now.counters.get(name, 0) for name in COUNTERS},
-        "settings": {**settings.public(), **({} if now is None else now.settings)},
+        "settings": {**({} if now is None else now.settings), **settings.public()},  # a section keeps its name
     }
 
 

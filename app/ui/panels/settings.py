@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 
 from octavo.app.api.body import read_body
 from octavo.app.api.errors import ApiError
-from octavo.app.config import ConfigError, save, schema
+from octavo.app.config import ConfigError, format_size, save, schema
 from octavo.app.config.form import forms
 from octavo.app.ui.panels import data, household
 from octavo.app.ui.panels.deps import PanelDeps
@@ -83,7 +83,9 @@ class SettingsPanel:
         settings = self._deps.settings
         language = choose_language(settings.values.app.language, request.headers.get("accept-language", ""))
         engine = self._deps.host.engine
-        resolved = {} if engine is None else engine.status().settings
+        resolved: dict[str, object] = {}
+        if engine is not None:
+            resolved = engine.status().settings | {"kv_memory": format_size(engine.info.kv_bytes)}
         public, pending = settings.public(), asdict(self._pending.now())
         waiting = {*pending["reload"], *pending["restart"]}
         rows = []
@@ -99,7 +101,7 @@ class SettingsPanel:
                 "line": _line(settings.places.get(key, "")) if settings.sources[key] == "file" else None,
                 "waits": key in waiting,
             }
-            if row["value"] == "auto" and section in ("model", "engine") and resolved.get(name) is not None:
+            if row["value"] == "auto" and section in ("model", "engine") and resolved.get(name) not in (None, "auto"):
                 row["resolved"] = resolved[name]
             rows.append(row)
         return {
