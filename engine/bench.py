@@ -32,6 +32,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.errors import DeviceError, OctavoError, RequestError
 from octavo.engine.quant import FORMATS
 from octavo.engine.request import Delta, SamplingParams
+from octavo.engine.speculate.recorded import RecordedDrafter
 from octavo.engine.stream import RequestHandle
 
 REPETITIONS = 3
@@ -47,6 +48,7 @@ class Workload:
     prompt_tokens: int
     shared_prefix: int
     new_tokens: int
+    text: str | None = None  # a message in words instead of random ids, for models with a tokenizer; ends where it ends
 
     @property
     def context_length(self) -> int:
@@ -55,9 +57,11 @@ class Workload:
 
 @dataclass(slots=True)
 class _Reading:
-    """When the tokens of one request arrived: (seconds, how many)."""
+    """When the tokens of one request arrived: (seconds, how many), and which they were."""
 
-    arrivals: list[tuple[float, int]]
+    arrivals: list[tuple[float, int]] = dataclasses.field(default_factory=list)
+    prompt: list[int] = dataclasses.field(default_factory=list)
+    token_ids: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def first_s(self) -> float:
@@ -81,21 +85,38 @@ def find_workloads(names: Sequence[str]) -> list[Workload]:
     return [known[name] for name in names]
 
 
-def run_workload(engine: Engine, workload: Workload, repetitions: int = REPETITIONS) -> dict[str, float]:
-    """Figures of one workload: the best of the repetitions after the first."""
-    runs = [_run_once(engine, workload, seed) for seed in range(repetitions)]
+def run_workload(
+    engine: Engine, workload: Workload, repetitions: int = REPETITIONS, forced: tuple[float, int] | None = None
+) -> dict[str, float]:
+    """Figures of one workload: the best of the repetitions after the first.
+
+    `forced`: (acceptance, longest window) of guesses read from a recording, which a run before each one makes.
+    """
+    runs = []
+    for seed in range(repetitions):
+        if forced is not None:
+            engine.guess_with(None, 0)
+            said = {tuple(reading.prompt): reading.token_ids for reading in _read_all(engine, workload, seed)}
+            engine.guess_with(RecordedDrafter(said, forced[0], seed), forced[1])
+        runs.append(_run_once(engine, workload, seed))
     key = "out_tok_s" if workload.new_tokens > 1 else "prompt_tok_s"
     return max(runs[1:] or runs, key=lambda row: row[key])
 
 
 def _run_once(engine: Engine, workload: Workload, seed: int) -> dict[str, float]:
-    rng = random.Random(f"{workload.name}-{seed}")
-    vocab = engine.info.vocab_size
-    shared = [rng.randrange(3, vocab) for _ in range(workload.shared_prefix)]
-    own = workload.prompt_tokens - workload.shared_prefix
-    prompts = [[*shared, *(rng.randrange(3, vocab) for _ in range(own))] for _ in range(workload.requests)]
-    params = SamplingParams(temperature=0.0, max_tokens=workload.new_tokens, ignore_eos=True)
-    readings = [_Reading([]) for _ in prompts]
+    before = engine.status().counters
+    figures = _figures(workload, _read_all(engine, workload, seed))
+    time.sleep(0.15)  # the engine's picture of itself is a tenth of a second old at most
+    after = engine.status().counters
+    names = ("steps", "draft_tokens", "accepted_tokens")
+    return figures | {name: float(after[name] - before[name]) for name in names}
+
+
+def _read_all(engine: Engine, workload: Workload, seed: int) -> list[_Reading]:
+    """Sends the workload's requests at once and reads them to their ends."""
+    prompts = _prompts(engine, workload, seed)
+    params = SamplingParams(temperature=0.0, max_tokens=workload.new_tokens, ignore_eos=workload.text is None)
+    readings = [_Reading(prompt=prompt) for prompt in prompts]
     begin = time.perf_counter()
     handles = [engine.submit(prompt, params) for prompt in prompts]
     threads = [
@@ -106,18 +127,30 @@ def _run_once(engine: Engine, workload: Workload, seed: int) -> dict[str, float]
         thread.start()
     for thread in threads:
         thread.join()
-    return _figures(workload, readings)
+    return readings
+
+
+def _prompts(engine: Engine, workload: Workload, seed: int) -> list[list[int]]:
+    if workload.text is not None:
+        messages = [{"role": "user", "content": workload.text}]
+        return [list(engine.template.render(messages).ids)] * workload.requests
+    rng = random.Random(f"{workload.name}-{seed}")
+    vocab = engine.info.vocab_size
+    shared = [rng.randrange(3, vocab) for _ in range(workload.shared_prefix)]
+    own = workload.prompt_tokens - workload.shared_prefix
+    return [[*shared, *(rng.randrange(3, vocab) for _ in range(own))] for _ in range(workload.requests)]
 
 
 def _read(handle: RequestHandle, reading: _Reading, begin: float) -> None:
     for event in handle:
         if isinstance(event, Delta) and event.token_ids:
             reading.arrivals.append((time.perf_counter() - begin, len(event.token_ids)))
+            reading.token_ids.extend(event.token_ids)
 
 
 def _figures(workload: Workload, readings: Sequence[_Reading]) -> dict[str, float]:
     short = [reading for reading in readings if reading.tokens != workload.new_tokens]
-    if short:
+    if short and workload.text is None:
         raise RequestError(f"{len(short)} requests of {workload.name} ended before {workload.new_tokens} tokens.")
     seconds = max(reading.last_s for reading in readings)
     new = sum(reading.tokens for reading in readings)
@@ -178,8 +211,10 @@ def bench(
     config: EngineConfig,
     compare: Sequence[str] = (),
     repetitions: int = REPETITIONS,
+    forced_acceptance: float | None = None,
 ) -> dict[str, Any]:
     """Runs the workloads, once as configured and once with each of `compare` switched off; returns the result file."""
+    forced = None if forced_acceptance is None else (forced_acceptance, config.draft_tokens)
     rows: list[dict[str, Any]] = []
     head: dict[str, Any] = {}
     for changes in _variants(compare):
@@ -200,7 +235,7 @@ def bench(
             for workload in workloads:
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
-                figures = run_workload(engine, workload, repetitions)
+                figures = run_workload(engine, workload, repetitions, forced)
                 limit = bandwidth * workload.requests / engine.info.weight_bytes
                 row: dict[str, Any] = {"workload": workload.name, **figures}
                 row["peak_memory_bytes"] = _peak_memory(device)
@@ -209,7 +244,7 @@ def bench(
                 row |= {
                     "paged_attention": variant.paged_attention,
                     "fusion": variant.fusion,
-                    "speculation": variant.speculation,
+                    "speculation": variant.speculation if forced is None else f"forced {forced_acceptance}",
                 }
                 row |= {"prefix_sharing": variant.prefix_sharing}
                 rows.append(row)
@@ -275,6 +310,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
     parser.add_argument("--quantize-head", action="store_true", help="convert the output head too")
     parser.add_argument("--speculation", default="off", choices=["off", "ngram", "draft", "self", "auto"])
+    parser.add_argument("--forced-acceptance", type=float, help="guess from a recording, right so often (0 to 1)")
+    parser.add_argument("--draft-tokens", type=int, default=EngineConfig().draft_tokens, help="guesses a step at most")
     parser.add_argument("--draft-model", help="folder or .gguf file of the model that guesses for draft and auto")
     parser.add_argument("--compare", default="", help=f"settings to switch off in turn: {', '.join(COMPARABLE)}")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=argparse.SUPPRESS)
@@ -291,9 +328,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             quantize_head=flags.quantize_head,
             speculation=flags.speculation,
             draft_model=flags.draft_model,
+            draft_tokens=flags.draft_tokens,
         )
         compare = [name for name in flags.compare.split(",") if name]
-        result = bench(flags.model, workloads, config, compare, flags.repetitions)
+        result = bench(flags.model, workloads, config, compare, flags.repetitions, flags.forced_acceptance)
     except OctavoError as error:
         if flags.debug:
             raise

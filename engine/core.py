@@ -136,6 +136,11 @@ class EngineCore:
             log.exception("a step could not be prepared")
             return False
 
+    def guess_with(self, speculator: Speculator | None) -> None:
+        """Replaces who guesses; nothing may wait for the old one's guesses."""
+        self.drain()
+        self._speculator = speculator
+
     def submit(self, request: Request, end_ids: frozenset[int], output: OutputText | None) -> None:
         """Queues a request; `end_ids` end the reply. `request.limit` is already the most tokens it may reach."""
         request.end_ids = end_ids

@@ -20,6 +20,7 @@ from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueF
 from octavo.engine.memory.census import PageCensus, take_census
 from octavo.engine.request import Event, Finished, Request, SamplingParams
 from octavo.engine.schedule.scheduler import count_pages
+from octavo.engine.speculate import Drafter, Speculator
 from octavo.engine.stream import EventStream, RequestHandle, Waker
 from octavo.engine.text.output import OutputText
 from octavo.engine.text.reasoning import ReasoningFormat
@@ -190,6 +191,13 @@ class Engine:
         """Ends a request: no further step includes it, its stream ends with Finished("aborted")."""
         with self._news:
             self._inbox.append(lambda: self._core.abort(request_id))
+            self._news.notify()
+
+    def guess_with(self, drafter: Drafter | None, longest: int) -> None:
+        """From the next step on, lets `drafter` guess up to `longest` tokens of each reply. For measuring."""
+        speculator = None if drafter is None else Speculator(drafter, longest)
+        with self._news:
+            self._inbox.append(lambda: self._core.guess_with(speculator))
             self._news.notify()
 
     def status(self) -> EngineStatus:
