@@ -9,7 +9,7 @@ from octavo.engine.quant.base import Format
 from octavo.engine.quant.codes import FP4, INT8, NF4, UnsignedCode
 from octavo.engine.quant.cpu import BlockedFormat
 from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format, LLMInt8Format
-from octavo.engine.quant.grouped import AutoGroupedFormat, GroupedFormat
+from octavo.engine.quant.grouped import FittedFormat, GroupedFormat
 from octavo.engine.quant.plain import PlainFormat
 
 PACKED = "packed"  # weights stay as a quantized checkpoint stores them, whether or not that is fast
@@ -19,8 +19,8 @@ FORMATS: dict[str, Format] = {
     "int8": GroupedFormat("int8", INT8),
     "int8-dynamic": DynamicInt8Format(),
     "llm-int8": LLMInt8Format(),
-    "int4": AutoGroupedFormat("int4", UnsignedCode(4), scale_dtype=None, zeros=True),
-    "int4-symmetric": AutoGroupedFormat("int4-symmetric", UnsignedCode(4, offset=8), scale_dtype=None),
+    "int4": FittedFormat("int4", UnsignedCode(4), scale_dtype=None, shifts=True),
+    "int4-symmetric": FittedFormat("int4-symmetric", UnsignedCode(4, offset=8), scale_dtype=None),
     "fp8": Float8Format(),
     "nf4": GroupedFormat("nf4", NF4, group=64),
     "fp4": GroupedFormat("fp4", FP4, group=64),

@@ -106,17 +106,10 @@ class UnsignedCode(Code):
     def encode(self, groups: Tensor, scales: Tensor) -> Tensor:
         return _divided(groups, scales).round_().add_(self.offset).clamp_(0, self.largest).to(torch.uint8)
 
-    def fit_with_zeros(self, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """Scales and whole zero points of groups that need not lie evenly about zero; both ranges include it."""
-        low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
-        scales = (high - low) / self.largest
-        zeros = _divided(-low.unsqueeze(-1), scales).squeeze(-1).round_().clamp_(0, self.largest)
-        return scales, zeros.to(torch.uint8)
-
-    def encode_with_zeros(self, groups: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
-        """As `encode`, about zero points [..., groups]."""
-        shifted = _divided(groups, scales).round_().add_(zeros.float().unsqueeze(-1))
-        return shifted.clamp_(0, self.largest).to(torch.uint8)
+    def fit_with_shifts(self, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales and the least numbers of groups that need not lie about zero: number = code * scale + least."""
+        low, high = groups.amin(-1), groups.amax(-1)
+        return (high - low) / self.largest, low
 
     def decode(self, codes: Tensor) -> Tensor:
         return codes.float().sub_(self.offset) if self.offset else codes.float()

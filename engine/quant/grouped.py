@@ -95,21 +95,19 @@ class GroupedFormat(Format):
                 put(packed.planes[name], plane, row + begin, expert)
 
     def quantize(self, weight: Tensor, scale_dtype: torch.dtype) -> dict[str, Tensor]:
-        """Planes of float32 rows [rows, in]: each number rounded to the nearest code (round to nearest)."""
+        """Planes of float32 rows [rows, in]: each number rounded to the nearest code."""
         rows, in_dim = weight.shape
         size = self.group or in_dim
         short = -in_dim % size
-        groups = (F.pad(weight, (0, short)) if short else weight).view(rows, -1, size)
-        if self.zeros and isinstance(self.code, UnsignedCode):
-            scales, zeros = self.code.fit_with_zeros(groups)
-            scales = scales.to(scale_dtype)
-            codes = self.code.encode_with_zeros(groups, scales.float(), zeros)
-            made = {"scale": scales, "zero": zeros}
-        else:
-            scales = self.code.fit(groups).to(scale_dtype)
-            codes = self.code.encode(groups, scales.float())
-            made = {"scale": scales}
-        return {"codes": self.code.pack(codes.flatten(1)[:, :in_dim]), **made}
+        # what fills a last group repeats its end, so that it does not widen the range
+        whole = F.pad(weight[None], (0, short), mode="replicate")[0] if short else weight
+        codes, planes = self._round(whole.view(rows, -1, size), scale_dtype)
+        return {"codes": self.code.pack(codes.flatten(1)[:, :in_dim]), **planes}
+
+    def _round(self, groups: Tensor, scale_dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        """Codes and other planes of groups [rows, groups, size]."""
+        scales = self.code.fit(groups).to(scale_dtype)
+        return self.code.encode(groups, scales.float()), {"scale": scales}
 
     def decodes(self, device: torch.device) -> bool:
         return True
@@ -173,18 +171,58 @@ class GroupedFormat(Format):
         return out
 
 
+# Shares of a group's range that are tried: cutting off what is outermost often makes the sum of squared errors smaller.
+_RANGES = (1.0, 0.92, 0.84)
+# Rows from so many columns on are rounded in groups of so many: small models suffer more from 4 bits.
+_GROUP_SIZES = ((4096, 128), (2048, 64), (0, 32))
+
+
 @dataclass(frozen=True)
-class AutoGroupedFormat(GroupedFormat):
-    """As GroupedFormat, with the largest of `sizes` for a group that divides the row; else the smallest, the last
-    group of a row then being shorter."""
+class FittedFormat(GroupedFormat):
+    """Codes of few bits whose scales, and shifts if there are any, are those of several with the least squared error.
 
-    sizes: tuple[int, ...] = (128, 64, 32)
+    Without a group size it takes the one for the row's length, or the next smaller one that divides it; if none does,
+    the last group of a row is shorter.
+    """
 
-    def fitted(self, spec: LinearSpec) -> GroupedFormat:
+    def fitted(self, spec: LinearSpec) -> FittedFormat:
         if self.group:
             return self
-        size = next((size for size in self.sizes if spec.in_dim % size == 0), self.sizes[-1])
-        return replace(self, group=size)
+        sizes = [size for columns, size in _GROUP_SIZES if spec.in_dim >= columns]
+        return replace(self, group=next((size for size in sizes if spec.in_dim % size == 0), sizes[-1]))
+
+    def _round(self, groups: Tensor, scale_dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        best: tuple[Tensor, dict[str, Tensor]] | None = None
+        least = torch.empty(0)
+        for share in _RANGES:
+            codes, planes, error = self._try(groups, share, scale_dtype)
+            if best is None:
+                best, least = (codes, planes), error
+                continue
+            better = error < least
+            least = torch.where(better, error, least)
+            best = (
+                torch.where(better.unsqueeze(-1), codes, best[0]),
+                {name: torch.where(better, plane, best[1][name]) for name, plane in planes.items()},
+            )
+        assert best is not None
+        return best
+
+    def _try(self, groups: Tensor, share: float, scale_dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Codes, other planes and squared error [rows, groups] if `share` of each group's range is used."""
+        assert isinstance(self.code, UnsignedCode)
+        if not self.shifts:
+            scales = (self.code.fit(groups) * share).to(scale_dtype)
+            codes = self.code.encode(groups, scales.float())
+            error = self.code.decode(codes).mul_(scales.float().unsqueeze(-1)).sub_(groups)
+            return codes, {"scale": scales}, error.square_().sum(-1)
+        scales, low = self.code.fit_with_shifts(groups)
+        low = (low + scales * (self.code.largest * (1 - share) / 2)).to(scale_dtype)
+        scales = (scales * share).to(scale_dtype)
+        shifts = low.float().unsqueeze(-1)
+        codes = self.code.encode(groups - shifts, scales.float())
+        error = self.code.decode(codes).mul_(scales.float().unsqueeze(-1)).add_(shifts).sub_(groups)
+        return codes, {"scale": scales, "shift": low}, error.square_().sum(-1)
 
 
 def one_expert(planes: Mapping[str, Tensor], expert: int) -> dict[str, Tensor]:
