@@ -11,6 +11,7 @@ const EVERY_MS = 1000;
 const MINUTES = [1, 5, 10];
 const MIB = 2 ** 20;
 const SPEED_OVER = 4; // samples
+const SWITCHES = ["paged_attention", "fusion"];
 
 let monitor = null;
 
@@ -33,6 +34,7 @@ class Monitor {
     const tiles = ["speed", "batch", "queue", "hits", "drafts", "gpu"].map((name) => this.tile(name));
     this.state = h("p", { class: "state" });
     this.map = new PageMap();
+    this.switches = h("span", { class: "switches" });
     this.plots = makePlots();
     this.log = new LogView(page, `${PATH}/log`);
     const copy = h("button", { type: "button", class: "plain copy" }, icon("copy"), t("monitor.copy"));
@@ -40,7 +42,7 @@ class Monitor {
     root.append(
       this.state,
       h("div", { class: "tiles" }, ...tiles),
-      heading("monitor.map", h("a", { href: "#settings/speed" }, t("monitor.switches"))),
+      heading("monitor.map", this.switches),
       this.map.element,
       heading("monitor.plots", this.ranges()),
       h("div", { class: "plots" }, ...this.plots.map(({ plot }) => plot.element)),
@@ -101,6 +103,7 @@ class Monitor {
   show({ now, gpu }) {
     const { model, requests, counters, settings } = now;
     this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format, model.device].filter(Boolean).join(" · ");
+    this.switches.replaceChildren(...SWITCHES.map((name) => switchLink(name, settings[name] ?? settings.engine?.[name])));
     const last = this.samples.at(-1) ?? {};
     const most = settings.max_running ?? settings.engine?.max_running;
     this.put("speed", now.state === "ready" ? t("figures.speed", { n: speed(this.recentSpeed()) }) : "–", t("monitor.total", { n: counters.generated_tokens }));
@@ -186,6 +189,12 @@ function makePlots() {
     one("monitor.plot.process", "process_bytes", bytes, null, MIB),
   ];
   return plans.map((plan) => ({ plot: new Plot(plan), series: plan.series.map(({ name }) => name) }));
+}
+
+/** Whether one of the two great switches is on, leading to where it can be turned. */
+function switchLink(name, on) {
+  const state = t(on ? "settings.on" : "settings.off");
+  return h("a", { href: "#settings/speed", title: t("monitor.switches"), class: on ? "on" : "off" }, t(`monitor.${name}`), " ", h("strong", {}, state));
 }
 
 function heading(key, extra) {
