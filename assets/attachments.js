@@ -1,8 +1,8 @@
 // Attached files as chips: those of a message being written, and those of one that was sent. A click shows the text.
 
 import { ask } from "./api.js";
-import { h, icon, iconButton } from "./dom.js";
-import { short, t } from "./words.js";
+import { announce, h, icon, iconButton } from "./dom.js";
+import { said, short, t } from "./words.js";
 
 const PATH = "/api/ui/compose";
 const LARGEST_BYTES = 20 * 1024 * 1024; // as the server has it
@@ -94,6 +94,7 @@ export class Files {
       const answer = await ask(`${PATH}/files`, { method: "POST", body: { name: item.name, data }, signal });
       if (answer.refused) throw new Error(saidOf(answer.refused));
       Object.assign(item, { state: "ready", id: answer.id, name: answer.name, tokens: answer.tokens, file: null });
+      announce(t("files.ready", { name: answer.name, n: answer.tokens ?? 0 }));
       for (const remark of answer.remarks) this.complain(saidOf(remark), "notice");
     } catch (error) {
       this.items = this.items.filter((other) => other !== item);
@@ -154,8 +155,7 @@ async function showText(name, fetchText) {
 
 function saidOf({ code, values, message, text }) {
   const named = values?.what ? { ...values, what: t(`files.what.${values.what}`) } : values;
-  const words = t(`said.${code}`, named ?? {});
-  return words === `said.${code}` ? (message ?? text) : words;
+  return said(code, named, message ?? text);
 }
 
 function base64(file) {

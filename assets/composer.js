@@ -8,7 +8,7 @@ import { Gauge } from "./gauge.js";
 import { nonce } from "./live.js";
 import { newChat } from "./new_chat.js";
 import { shortcut } from "./shortcuts.js";
-import { has, t } from "./words.js";
+import { said, t } from "./words.js";
 
 const TALLEST_SHARE = 0.4; // of the window's height
 
@@ -148,6 +148,12 @@ export class Composer {
   }
 
   key(event) {
+    const plain = !event.shiftKey && !event.altKey && !event.ctrlKey && !event.metaKey && !event.isComposing;
+    if (event.key === "ArrowUp" && plain && !this.text.value && !this.writing) {
+      event.preventDefault();
+      shortcut("edit");
+      return;
+    }
     if (event.key !== "Enter" || event.shiftKey || event.altKey) return;
     if (event.isComposing || event.keyCode === 229) return; // confirms a candidate of an input method
     event.preventDefault();
@@ -192,8 +198,8 @@ export class Composer {
   refused(message) {
     if (this.sending?.nonce === message.nonce) this.sending = null;
     if (this.lost?.nonce === message.nonce) this.lost = null;
-    const words = has(`said.${message.code}`) ? t(`said.${message.code}`, message.values ?? {}) : null;
-    this.say(words ?? [message.message, message.remedy].filter(Boolean).join(" "), "error", this.waysOut(message.code));
+    const words = said(message.code, message.values, [message.message, message.remedy].filter(Boolean).join(" "));
+    this.say(words, "error", this.waysOut(message.code));
     this.update();
     if (message.code === "file_lost") this.gauge.soon({ now: true });
   }

@@ -290,6 +290,7 @@ class Page {
     onShortcut("attach", () => this.composer.attach.click());
     onShortcut("presets", () => this.panels.toggle("presets"));
     onShortcut("settings", () => this.panels.toggle("settings"));
+    onShortcut("edit", () => [...document.querySelectorAll("article.user .tools button:has(.icon-pencil)")].at(-1)?.click());
     onShortcut("copy", () => document.querySelector("article.reply.last footer button:has(.icon-copy)")?.click());
     onShortcut("code", () => [...document.querySelectorAll("article.reply .code-head button")].at(-1)?.click());
   }

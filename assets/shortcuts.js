@@ -10,6 +10,7 @@ const IS_MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
 const TABLE = [
   ["send", ["Enter"], true],
   ["break", ["Shift+Enter"], true],
+  ["edit", ["ArrowUp"], true],
   ["stop", ["Escape"], true],
   ["new", ["Mod+K", "Mod+Shift+O"]],
   ["temporary", ["Mod+Shift+J"]],

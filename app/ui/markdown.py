@@ -27,6 +27,7 @@ from octavo.app.ui.mathml import ELEMENTS as MATH_ELEMENTS
 from octavo.app.ui.mathml import mathml
 
 MOST_COLUMNS = 200
+LONG_INLINE = 60  # characters of a formula within a line; from there on it may be wider than a phone and scrolls
 LINK_SCHEMES = ("http", "https", "mailto")
 DIRECTED = ("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "blockquote_open", "table_open")
 
@@ -120,7 +121,8 @@ class Renderer(RendererHTML):
         formula = mathml(token.content, display=display)
         if formula is None:
             return f'<span class="math-source">{escape(token.info)}</span>'
-        return f'<span class="math {"display" if display else "inline"}">{formula}</span>'
+        kind = "display" if display else "inline long" if len(token.content) > LONG_INLINE else "inline"
+        return f'<span class="math {kind}">{formula}</span>'
 
     def math_source(self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]) -> str:
         return f'<span class="math-source">{escape(tokens[idx].content)}</span>'

@@ -170,6 +170,10 @@ def test_the_keyboard_does_everything_and_lists_it(page: Page) -> None:
     listed.wait_for(state="detached")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    page.keyboard.press("ArrowUp")
+    page.locator("article.user.editing textarea").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("textbox", name="Message").focus()
     page.keyboard.type("a/b?")
     assert page.get_by_role("textbox", name="Message").input_value() == "a/b?"
     page.keyboard.press("Control+Shift+L")

@@ -26,6 +26,8 @@ It costs $5 and then $7.50, while \\(i<j\\) and $x^2$ hold.
 
 \\[ {sum} \\]
 
+In a line \\({sum}\\) too.
+
 {wide}"""
 
 
@@ -42,7 +44,7 @@ def test_every_script_reads_its_own_way_and_nothing_is_wider_than_a_phone(
     wait_for_end(page)
     shown = reply(page)
     assert shown.locator("strong").first.inner_text() == "“重点”"
-    assert shown.locator("math").count() == 3
+    assert shown.locator("math").count() == 4
     assert "$5 and then $7.50" in shown.inner_text()
     hebrew = shown.locator("p").nth(1)
     assert hebrew.evaluate("p => getComputedStyle(p).direction") == "rtl"
@@ -52,7 +54,7 @@ def test_every_script_reads_its_own_way_and_nothing_is_wider_than_a_phone(
     )
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".scroller").evaluate("s => s.scrollWidth - s.clientWidth") == 0
-    for box in ("pre", "table", ".math.display"):
+    for box in ("pre", "table", ".math.display", ".math.long"):
         assert shown.locator(box).first.evaluate("e => e.scrollWidth > e.clientWidth"), box  # scrolls by itself
     paper = page.evaluate("getComputedStyle(document.getElementById('octavo')).backgroundColor")
     assert paper == "rgb(23, 22, 19)"
