@@ -58,7 +58,8 @@ def build_model(
     formats = choice.of_checkpoint(spec, plan, checkpoint.tensors, free_bytes)
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     with torch.inference_mode():
-        fill(weights, checkpoint, plan, dtype, progress, rounded, (quantization, quantize_head, dtype, fusion))
+        settings = (quantization, quantize_head, dtype, fusion, ops.interleaved_rope)  # what the planes depend on
+        fill(weights, checkpoint, plan, dtype, progress, rounded, settings)
         weights.finish()
     name = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
     model = _assemble(spec, weights, ops, name, device, dtype, context_length)

@@ -88,6 +88,15 @@ def test_another_way_of_holding_them_is_another_file(folder: Path, tmp_path: Pat
     assert len(list((tmp_path / "rounded").iterdir())) == 2
 
 
+def test_rows_in_another_order_are_another_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU wants the rows of queries and keys in an order that a GPU does not."""
+    cache = RoundedCache(tmp_path / "rounded")
+    load(folder, cache)
+    monkeypatch.setattr("octavo.engine.model.ops_cpu.CpuOps.interleaved_rope", False)
+    _, names = load(folder, cache)
+    assert len(names) == 21
+
+
 def test_unrounded_models_leave_nothing(folder: Path, tmp_path: Path) -> None:
     load(folder, RoundedCache(tmp_path / "rounded"), quantization="none")
     assert not (tmp_path / "rounded").exists()
