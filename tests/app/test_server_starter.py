@@ -136,6 +136,29 @@ def test_the_second_turn_of_a_chat_computes_only_what_is_new(served: Served) -> 
     assert len(ids) == second.stats.prompt_tokens + second.stats.completion_tokens
 
 
+def test_a_reply_continued_in_pieces_is_the_reply_written_at_once(served: Served, client: OpenAI) -> None:
+    (reply,) = served.chat("Tell a story about a lighthouse.")
+
+    async def go_on() -> Message:
+        events = served.service.subscribe(reply.chat_id)
+        await served.service.continue_reply(reply.chat_id)
+        async for event in events:
+            if isinstance(event, Ended):
+                return event.message
+        raise AssertionError
+
+    for _ in range(2):
+        reply = asyncio.run_coroutine_threadsafe(go_on(), served.loop).result(120)
+    assert reply.stats is not None
+    assert reply.stats.cached_tokens > 0
+    turns = [
+        {"role": "system", "content": "You are brief."},
+        {"role": "user", "content": "Tell a story about a lighthouse."},
+    ]
+    whole = client.chat.completions.create(model="default", messages=turns, max_tokens=12)  # type: ignore[arg-type]
+    assert reply.content == whole.choices[0].message.content
+
+
 def test_a_chat_longer_than_the_window_is_fitted_by_the_model_s_own_tokens(served: Served) -> None:
     assert served.host.engine is not None
     template = served.host.engine.template
