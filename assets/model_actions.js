@@ -21,6 +21,11 @@ export function loadModel(id, choice = {}) {
   return ending("/load", { id, ...choice }, t("models.replies.load"));
 }
 
+/** Load the model again that rests. */
+export function wakeModel() {
+  return tell("/wake");
+}
+
 export function unloadModel() {
   return ending("/unload", {}, t("models.replies.unload"));
 }

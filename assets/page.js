@@ -8,7 +8,7 @@ import { toast } from "./dialog.js";
 import { Header } from "./header.js";
 import { Live, nonce } from "./live.js";
 import { ModelQuestion } from "./model_question.js";
-import { fetchModel, loadModel, unloadModel } from "./model_actions.js";
+import { fetchModel, loadModel, unloadModel, wakeModel } from "./model_actions.js";
 import { Nav } from "./nav.js";
 import { tellOnce } from "./news.js";
 import { Panels } from "./panels.js";
@@ -80,6 +80,7 @@ class Page {
       cancel: () => say({ k: "cancel" }),
       get: (id, quantization) => fetchModel(id, { load: true, quantization }),
       starter: () => loadModel("starter"),
+      wake: () => wakeModel(),
       models: () => this.panels.go("models", "get"),
     });
     this.nav = new Nav(nav, panelNames, {

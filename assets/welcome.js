@@ -7,7 +7,7 @@ const EXAMPLES = ["example.1", "example.2", "example.3"];
 
 export class Welcome {
   /** `actions`: put(text) fills the composer; load(), cancel(); get(id, quantization) fetches and loads a model;
-   * starter() loads the small one; models() opens their panel. */
+   * starter() loads the small one, wake() the one that rests; models() opens their panel. */
   constructor(element, actions) {
     this.element = element;
     this.actions = actions;
@@ -54,7 +54,9 @@ export class Welcome {
 
   /** News of downloads: what was asked for from here is shown here too. */
   models(news) {
+    const wasResting = this.news?.resting ?? false;
     this.news = news;
+    if (news.resting !== wasResting && this.state === "empty") this.empty(this.drawnModel);
     const running = news.downloads.filter((job) => job.load_when_done && job.state !== "done");
     const ids = new Set(running.map((job) => job.model_id));
     for (const { id, get } of this.buttons) get.disabled = ids.has(id);
@@ -135,7 +137,13 @@ export class Welcome {
   }
 
   empty(model) {
+    this.drawnModel = model;
     const id = model.configured;
+    if (this.news?.resting) {
+      const words = h("p", {}, t("models.now.resting", { id: nameOf(this.news.id) }));
+      this.trouble(t("load.resting"), words, [t("load.again"), this.actions.wake]);
+      return;
+    }
     const text = h("p", {}, id ? t("load.none.text", { id: nameOf(id) }) : t("load.none.bare"));
     this.trouble(t("load.none"), text, id ? [t("load.again"), this.actions.load] : [t("load.starter"), this.actions.starter]);
   }

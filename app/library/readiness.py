@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from octavo.app.config import Config
     from octavo.engine.load.checkpoint import Checkpoint
 
+log = logging.getLogger(__name__)
+
 
 def require_loadable(path: Path, config: Config, held_bytes: int = 0) -> None:
     """Checks tensor names, shapes, formats and sizes, and that the weights fit into memory.
@@ -19,7 +22,7 @@ def require_loadable(path: Path, config: Config, held_bytes: int = 0) -> None:
     `held_bytes` is what the loaded model would give back; if there is one, the tokenizer is tried as well. Raises
     the engine's errors: CheckpointError, UnsupportedModelError, LoadError, MemoryExhaustedError, DeviceError.
     """
-    from octavo.engine.errors import MemoryExhaustedError
+    from octavo.engine.errors import DeviceError, MemoryExhaustedError
     from octavo.engine.load.checkpoint import open_checkpoint
 
     with open_checkpoint(path) as checkpoint:
@@ -27,7 +30,13 @@ def require_loadable(path: Path, config: Config, held_bytes: int = 0) -> None:
         if held_bytes:
             checkpoint.load_tokenizer()
     sketch, wish = sketch_path(path), wish_of(config)
-    fit = estimate(sketch, wish, held_bytes)
+    try:
+        fit = estimate(sketch, wish, held_bytes)
+    except DeviceError:
+        raise
+    except Exception:  # the engine itself is the judge of what the estimate does not understand
+        log.warning("What %s needs could not be estimated", path, exc_info=True)
+        return
     if fit.weight_bytes > fit.available_bytes:
         raise MemoryExhaustedError(_too_large(fit), remedy=_remedy(fit, alternatives(sketch, wish, held_bytes)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,7 +44,7 @@ def search(words: str, kind: Kind = "any") -> list[Found]:
     with plain_errors(HUB):
         infos = list(
             HfApi().list_models(
-                search=words.strip() or None,
+                search=_wanted(words) or None,
                 filter=wanted,
                 sort="downloads",
                 limit=MOST_RESULTS,
@@ -51,6 +52,12 @@ def search(words: str, kind: Kind = "any") -> list[Found]:
             )
         )
     return [found for info in infos if (found := _found(info)) is not None]
+
+
+def _wanted(words: str) -> str:
+    """What to search for: the words, or the name in a page's address that was pasted."""
+    address = re.fullmatch(r"https?://[^/\s]+/([^/\s]+/[^/\s?#]+).*", words.strip())
+    return address[1] if address else words.strip()
 
 
 def _found(info: Any) -> Found | None:

@@ -58,6 +58,11 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         await desk.unload(force=body.flag("force"))
         return {}
 
+    @app.post(f"{PATH}/wake")
+    def wake() -> dict[str, Any]:
+        deps.host.wake()
+        return {}
+
     @app.post(f"{PATH}/cancel")
     def cancel() -> dict[str, Any]:
         deps.host.cancel()

@@ -180,6 +180,8 @@ def test_search_finds_what_can_be_loaded_and_sends_the_words_alone(panel: Panel)
     assert (found[0]["parameters"], found[0]["context_length"], found[0]["fits"]) == (134_515_008, 8192, "fits")
     assert [row["id"] for row in panel.get("/search", q="", kind="gguf").json()["found"]] == [found[0]["id"]]
     assert panel.get("/search", q="pickle").json()["found"] == []
+    pasted = panel.get("/search", q=" https://huggingface.co/meadow/small-instruct-GGUF/tree/main ").json()["found"]
+    assert [row["id"] for row in pasted] == ["meadow/small-instruct-GGUF"]
     assert panel.get("/search", q="terms").json()["found"][0]["gated"]
     assert panel.get("/search", kind="pickle").status_code == 400
 
@@ -284,6 +286,17 @@ def test_loading_asks_before_it_ends_replies(panel: Panel) -> None:
     assert panel.host.chosen == {"context_length": 2048}
     panel.post("/unload")
     panel.wait(lambda news: news["state"] == "empty")
+
+
+def test_a_resting_model_is_told_as_such_and_woken(panel: Panel) -> None:
+    panel.post("/load", id="starter", context_length=2048)
+    panel.wait(lambda news: news["state"] == "ready")
+    panel.host.rest()
+    news = panel.wait(lambda news: news["state"] == "empty" and news["resting"])
+    assert news["id"] == "starter"
+    panel.post("/wake")
+    panel.wait(lambda news: news["state"] == "ready" and not news["resting"])
+    assert panel.host.chosen == {"context_length": 2048}
 
 
 def test_a_model_that_is_not_on_disk_is_not_loaded(panel: Panel) -> None:
