@@ -15,7 +15,7 @@ import triton.language as tl
 from octavo.kernels.attention_decode import split_length
 from octavo.kernels.attention_prefill import find_row
 from octavo.kernels.attention_rope import load_rotated
-from octavo.kernels.attention_tile import attend_tiles
+from octavo.kernels.attention_tile import attend_tiles, tile_pages
 
 
 @triton.jit(
@@ -87,6 +87,9 @@ def prefix_kernel(
         return
     hi = tl.minimum(lo + length, shared)
 
+    table_ptr += first_row * table_stride
+    page = tile_pages(table_ptr, lo, 0, hi, PAGE_SIZE, BLOCK_N)
+
     kv_head = (tl.program_id(1) // HEAD_TILES).to(tl.int64)
     lane = tl.arange(0, BLOCK_M)
     place = tile_begin + lane // HEADS
@@ -107,14 +110,13 @@ def prefix_kernel(
 
     k_base = k_ptr + kv_head * k_head_stride
     v_base = v_ptr + kv_head * v_head_stride
-    table_ptr += first_row * table_stride
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     row_first = tl.zeros([BLOCK_M], tl.int32)
     row_last = tl.zeros([BLOCK_M], tl.int32) + (shared - 1)
     acc, peak, total = attend_tiles(
-        acc, peak, total, q, k_base, v_base, table_ptr, lo, hi, 0, hi, row_first, row_last,
+        acc, peak, total, q, k_base, v_base, table_ptr, page, lo, hi, 0, hi, row_first, row_last,
         k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
         DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
     )  # fmt: skip
