@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { h } from "./dom.js";
-import { t } from "./words.js";
+import { said, t } from "./words.js";
 
 const PATH = "/api/ui/chats";
 const PART_CHARACTERS = 4_000_000; // of one request
@@ -59,7 +59,7 @@ async function importTexts(texts, sum, onPart) {
       onPart(done, chats.length);
       const answer = await ask(`${PATH}/import`, { method: "POST", body: { chats: part, presets: done ? undefined : presets } });
       for (const name of ["added", "updated", "same", "failed"]) sum[name] += answer[name];
-      sum.faults.push(...answer.faults);
+      sum.faults.push(...answer.faults.map(({ code, text }) => said(code, {}, text)));
       done += part.length;
     }
   }

@@ -52,13 +52,13 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         if not isinstance(chats, list):
             raise ApiError(400, "chats must be a list.", code="chats")
         added = updated = turns = 0
-        faults: list[str] = []
+        faults: list[dict[str, str]] = []
         for value in chats:
             try:
                 record = await asyncio.to_thread(read_chat, value)
                 put = await patiently(_putting(service, record))
             except NotAChatError as error:
-                faults.append(error.message)
+                faults.append({"text": error.message, "code": error.code})
                 continue
             added += put.created
             updated += not put.created and put.turns > 0
@@ -72,7 +72,7 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
             "same": len(chats) - len(faults) - added - updated,
             "turns": turns,
             "failed": len(faults),
-            "faults": list(dict.fromkeys(faults))[:NAMED_FAULTS],
+            "faults": faults[:NAMED_FAULTS],
         }
 
 

@@ -81,7 +81,8 @@ def test_an_import_says_what_became_of_each_chat(client: TestClient, service: Ch
     answer = client.post("/api/ui/chats/import", json={"chats": chats, "presets": everything["presets"]}).json()
     assert (answer["added"], answer["updated"], answer["same"], answer["turns"]) == (1, 1, 1, 2)
     assert answer["failed"] == 2
-    assert all("no chat that can be read" in fault for fault in answer["faults"])
+    assert {fault["code"] for fault in answer["faults"]} == {"not_a_chat"}
+    assert "no chat that can be read" in answer["faults"][0]["text"]
     assert [preset.name for preset in service.store.presets.list()] == ["Poet"]
     assert client.post("/api/ui/chats/import", json={"chats": {}}).status_code == 400
 
