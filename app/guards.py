@@ -9,19 +9,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import json
 import math
 import re
 import secrets
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.app.attempts import Attempts
-from octavo.app.csp import page_policy
+from octavo.app.guard_answers import DoorPage, Refusal, read_key, send_empty
 from octavo.engine.errors import OctavoError
 
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
@@ -39,7 +38,6 @@ CLOSED_PATHS = frozenset(
 KEY_COOKIE = "octavo_key"
 COOKIE_DAYS = 400  # as long as browsers keep one
 ENTER_PATH = "/api/enter"  # takes the key once and gives the cookie; a GET says whether it is there
-ENTER_LIMIT_BYTES = 4096
 
 _HOST = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:]*))(?::[0-9]{0,5})?")
 
@@ -123,7 +121,7 @@ class Guards:
             return
         origin = headers.get("origin")
         if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await _send_empty(send, 204, self._preflight(origin, headers))
+            await send_empty(send, 204, self._preflight(origin, headers))
             return
         extra = self._answer_headers(scope, headers)
 
@@ -136,13 +134,13 @@ class Guards:
 
         await self._app(scope, self._limited(receive), send_with_headers)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> _Refusal | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
         for name in ("host", "x-forwarded-host"):
             value = headers.get(name)
             if value is None and name == "x-forwarded-host":
                 continue
             if not self._is_our_host(value or ""):
-                return _Refusal(
+                return Refusal(
                     400,
                     f"This server does not answer to the host name {_shown(value)}."
                     " Add it to server.allowed_hosts if it is yours.",
@@ -150,7 +148,7 @@ class Guards:
                 )
         origin = headers.get("origin")
         if origin is not None and not self._is_our_origin(origin, headers["host"]):
-            return _Refusal(
+            return Refusal(
                 403,
                 f"Web pages of {_shown(origin)} may not use this server."
                 " Add the origin to server.allowed_origins if it is yours.",
@@ -158,7 +156,7 @@ class Guards:
             )
         unsafe = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if unsafe and origin is None and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return _Refusal(403, "Other web pages may not use this server.", "origin_not_allowed")
+            return Refusal(403, "Other web pages may not use this server.", "origin_not_allowed")
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             return None  # carries no key and no body; answered here or by the router
         if self._key_is_missing(scope, headers):
@@ -167,34 +165,34 @@ class Guards:
                     return self._too_many(scope, headers)
                 self._failed(scope, headers)
             if self._door is not None and "text/html" in headers.get("accept", "") and scope["method"] == "GET":
-                return _Door(self._door(headers.get("accept-language", "")))
+                return DoorPage(self._door(headers.get("accept-language", "")))
             challenge = [("WWW-Authenticate", 'Bearer, Basic realm="Octavo", charset="UTF-8"')]
             if scope["path"].startswith(KEY_PREFIXES):
                 challenge = [("WWW-Authenticate", "Bearer")]  # no password dialog for a script's request
-            return _Refusal(
+            return Refusal(
                 401,
                 "The API key is missing or wrong; send it as `Authorization: Bearer KEY` (server.api_key).",
                 "invalid_api_key",
                 challenge,
             )
         if _is_closed(scope["path"]):
-            return _Refusal(404, f"There is no {scope['path'][:100]}.", "not_found")
+            return Refusal(404, f"There is no {scope['path'][:100]}.", "not_found")
         if scope["type"] == "http":
             return self._body_refusal(scope, headers)
         return None
 
-    def _body_refusal(self, scope: Scope, headers: Headers) -> _Refusal | None:
+    def _body_refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
         if scope["method"] in SAFE_METHODS:
             return None
         if scope["path"].startswith(JSON_PREFIXES) and scope["method"] in ("POST", "PUT", "PATCH"):
             kind = headers.get("content-type", "").split(";")[0].strip().lower()
             if kind != "application/json":
-                return _Refusal(
+                return Refusal(
                     415, "The body must be JSON, sent with `Content-Type: application/json`.", "unsupported_media_type"
                 )
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._body_limit_bytes:
-            return _Refusal(413, self._too_large(), "request_too_large")
+            return Refusal(413, self._too_large(), "request_too_large")
         return None
 
     def _too_large(self) -> str:
@@ -234,10 +232,10 @@ class Guards:
         if not is_local(scope, headers):  # a program of this machine with an old key must not lock out the others
             self._attempts.failed(_address_of(scope))
 
-    def _too_many(self, scope: Scope, headers: Headers) -> _Refusal:
+    def _too_many(self, scope: Scope, headers: Headers) -> Refusal:
         wait_s = math.ceil(self._wait_s(scope, headers))
         message = f"Too many wrong keys came from this address. Wait {wait_s} seconds."
-        return _Refusal(429, message, "too_many_attempts", [("Retry-After", str(wait_s))])
+        return Refusal(429, message, "too_many_attempts", [("Retry-After", str(wait_s))])
 
     @staticmethod
     def _tries_key(headers: Headers) -> bool:
@@ -246,17 +244,17 @@ class Guards:
     async def _enter(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         """Answers ENTER_PATH: 204 with the cookie for the right key, 401 for a wrong one, 429 for too many."""
         if self._api_key is None or scope["method"] == "GET":
-            await _send_empty(send, 204, [("Cache-Control", "no-store")])
+            await send_empty(send, 204, [("Cache-Control", "no-store")])
             return
         if self._wait_s(scope, headers) > 0:
             await self._too_many(scope, headers).send(scope, send)
             return
-        given = await _read_key(receive)
+        given = await read_key(receive)
         if given is None or not secrets.compare_digest(given.encode("utf-8", "replace"), self._api_key.encode()):
             self._failed(scope, headers)
-            await _Refusal(401, "The key is wrong.", "invalid_api_key").send(scope, send)
+            await Refusal(401, "The key is wrong.", "invalid_api_key").send(scope, send)
             return
-        await _send_empty(send, 204, [("Set-Cookie", self._cookie(scope)), ("Cache-Control", "no-store")])
+        await send_empty(send, 204, [("Set-Cookie", self._cookie(scope)), ("Cache-Control", "no-store")])
 
     def _cookie(self, scope: Scope) -> str:
         age_s = COOKIE_DAYS * 86_400
@@ -322,78 +320,9 @@ class Guards:
         return limited
 
 
-class _Refusal:
-    """An answer in the API's error form, or for a WebSocket the refusal of its handshake."""
-
-    def __init__(
-        self, status: int, message: str, code: str, headers: Sequence[tuple[str, str]] = (), *, param: str | None = None
-    ) -> None:
-        self._status = status
-        self._headers = headers
-        kind = "authentication_error" if status == 401 else "invalid_request_error"
-        self._body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-    async def send(self, scope: Scope, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": self._body["error"]["code"]})
-            return
-        body = json.dumps(self._body).encode()
-        headers = [(b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff")]
-        headers += [(name.lower().encode(), value.encode()) for name, value in self._headers]
-        headers.append((b"content-length", str(len(body)).encode()))
-        headers.append((b"connection", b"close"))  # what is left of the body is not read
-        await send({"type": "http.response.start", "status": self._status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-
-class _Door(_Refusal):
-    """The page that asks for the key, in place of a refusal."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(401, "The key is missing.", "invalid_api_key")
-        self._html = html.encode()
-
-    async def send(self, scope: Scope, send: Send) -> None:
-        headers = [
-            (b"content-type", b"text/html; charset=utf-8"),
-            (b"content-security-policy", page_policy([]).encode()),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"same-origin"),
-            (b"cache-control", b"no-store"),
-            (b"vary", b"Cookie, Accept-Language"),
-            (b"content-length", str(len(self._html)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": self._html})
-
-
-async def _read_key(receive: Receive) -> str | None:
-    """The `key` of a small JSON body; None for anything else."""
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > ENTER_LIMIT_BYTES or message["type"] != "http.request":
-            return None
-        if not message.get("more_body"):
-            break
-    try:
-        given = json.loads(body).get("key")
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return given if isinstance(given, str) else None
-
-
 def _address_of(scope: Scope) -> str:
     client = scope.get("client")
     return client[0] if client else ""
-
-
-async def _send_empty(send: Send, status: int, headers: Sequence[tuple[str, str]]) -> None:
-    headers = [*headers, ("X-Content-Type-Options", "nosniff")]
-    encoded = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def is_local(scope: Scope, headers: Headers) -> bool:
