@@ -164,10 +164,10 @@ class Guards:
                 if self._wait_s(scope, headers) > 0:
                     return self._too_many(scope, headers)
                 self._failed(scope, headers)
-            if self._door is not None and "text/html" in headers.get("accept", "") and scope["method"] == "GET":
+            if self._door is not None and "text/html" in headers.get("accept", "") and scope.get("method") == "GET":
                 return DoorPage(self._door(headers.get("accept-language", "")))
             challenge = [("WWW-Authenticate", 'Bearer, Basic realm="Octavo", charset="UTF-8"')]
-            if scope["path"].startswith(KEY_PREFIXES):
+            if scope["path"].startswith(KEY_PREFIXES) or self._door is not None:
                 challenge = [("WWW-Authenticate", "Bearer")]  # no password dialog for a script's request
             return Refusal(
                 401,

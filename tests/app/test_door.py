@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from octavo.app.attempts import FREE, FREE_IN_ALL, REFILL_S, Attempts
 from octavo.app.guards import COOKIE_DAYS, Guards
@@ -68,6 +69,16 @@ def test_a_strange_browser_gets_the_door_and_no_password_dialog(guards: Guards) 
 def test_a_strange_program_gets_an_error_it_can_read(guards: Guards) -> None:
     answer = device(guards).get("/api/status")
     assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert answer.headers["www-authenticate"] == "Bearer"  # Basic would open a password dialog over the door
+
+
+def test_a_strange_websocket_is_refused_whatever_it_accepts(guards: Guards) -> None:
+    browser = device(guards)
+    with (
+        pytest.raises(WebSocketDisconnect),
+        browser.websocket_connect("/api/live", headers={"accept": "text/html", "host": "192.168.1.5:7860"}),
+    ):
+        pass
 
 
 def test_the_door_needs_its_own_files_and_nothing_else_is_open(guards: Guards) -> None:
