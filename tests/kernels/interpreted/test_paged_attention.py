@@ -137,3 +137,23 @@ def test_queries_may_be_views_of_a_merged_projection():
     decode(batch, shape, out, None)
     prefill(batch, shape, out, None)
     assert_as_good_as_torch(out, torchs, exact)
+
+
+def test_a_step_captured_at_bounds_computes_and_writes_nothing_beyond_its_rows():
+    """More rows, tokens and queries a row were allowed for than came; the rows that did not come have no tokens."""
+    shape = shape_of((4, 2), 32)
+    batch = paged_batch([(30, 1), (70, 3), (20, 20), (0, 0), (0, 0)], shape, 16, torch.float16)
+    exact, _ = batch.reference(shape)
+    torchs, _ = batch.reference(shape, torch.float16)
+    came = batch.q.shape[0]
+    batch.q = torch.cat((batch.q, torch.full((40, 4, 32), float("nan")).half()))
+    batch.q_pos = torch.cat((batch.q_pos, torch.zeros(40, dtype=torch.int64)))
+    out, lse = batch.poisoned_output(shape)
+    decode(batch, shape, out, lse)
+    prefill_attention(
+        batch.q, batch.k_pages, batch.v_pages, batch.table, batch.q_start, batch.q_pos, batch.kv_len, out, lse, shape,
+        first_row=1, num_rows=5, num_tokens=came - 1 + 40, max_q=64,
+    )  # fmt: skip
+    assert_as_good_as_torch(out[:came], torchs[:came], exact[:came])
+    assert out[came:].isnan().all()
+    assert lse[came:].isnan().all()
