@@ -10,8 +10,10 @@ would not reach tensor cores (float32, devices before 8.0) a program takes one q
 vectors. A row that is one run is written at once. Else each run leaves float32 values and a base-2 log-sum-exp, and
 whichever of a row's programs ends last weighs them, always in the order of the keys, and sets the counter of arrivals
 back to zero for the next launch. NEW: the newest key and value come from the step's projection, not from the pages;
-the row's last run rotates them, attends to them and stores them, every program rotates its own queries. EARLY: the program starts while the projection still runs
-(dependent launch), reads its entry and asks for its first keys and values, which are older, and waits only then.
+the row's last run rotates them, attends to them and stores them, every program rotates its own queries. EARLY: a
+program starts while the projection still runs (dependent launch), reads its entry, asks for its first keys and values,
+which are older than the step, and waits only then.
+
 Bound by the bytes of the keys and values read at many rows (4.0 of a copy's 4.3 TB/s on an H200, 64 rows of 2,176
 tokens at 8 x 128), by the chain of dependent loads at few.
 """
