@@ -40,8 +40,9 @@ def test_markdown_is_drawn_with_code_tables_and_formulas(page: Page) -> None:
 def test_stop_keeps_what_was_written(page: Page) -> None:
     send(page, "long")
     page.wait_for_selector("article.reply.live .block >> nth=2")
-    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Stop", exact=True).press("Enter")
     page.wait_for_selector("article.reply.last:not(.live)", timeout=5000)
+    assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"  # the keyboard is not lost with the button
     text = answer(page)
     assert text.startswith("The keeper had not slept")
     assert "stopped" in reply(page).locator(".figures").inner_text()
