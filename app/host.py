@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -448,7 +448,20 @@ def build_engine(source: str | Path, config: Config, report: Report) -> Engine:
     from octavo.engine.engine import Engine
 
     settings: EngineConfig = engine_config(config)
+    if settings.draft_model is not None and settings.speculation in ("draft", "auto"):
+        settings = replace(settings, draft_model=_find_draft(settings.draft_model, config, report))
     return Engine.load(source, settings, progress=lambda p: report(p.stage, p.done, p.total, ""))
+
+
+def _find_draft(model_id: str, config: Config, report: Report) -> str:
+    """The local path of the model that guesses; what was asked for if it is not found, which the engine then tells."""
+    from octavo.app.library import resolve_model
+
+    try:
+        return str(resolve_model(model_id, folders=config.model.folders, progress=report))
+    except OctavoError as error:
+        log.warning("The draft model cannot be used: %s", error)
+        return model_id
 
 
 def _close(engine: Engine) -> None:

@@ -176,6 +176,7 @@ def engine_config(config: schema.Config) -> EngineConfig:
         preemption=engine.preemption,
         target_gap_ms=engine.target_gap_ms,
         speculation=config.speculation.mode,
+        draft_model=config.speculation.draft_model,
         draft_tokens=config.speculation.draft_tokens,
     )
 

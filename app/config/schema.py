@@ -291,17 +291,16 @@ class EngineSection(Section):
 class SpeculationSection(Section):
     """Guessing tokens ahead and checking them in one step."""
 
-    mode: Annotated[Literal["off", "ngram"], BeforeValidator(_word)] = key(
+    mode: Annotated[Literal["off", "ngram", "draft", "self", "auto"], BeforeValidator(_word)] = key(
         "off",
-        "off computes one token at a time; ngram guesses that a reply goes on as the same words did before.",
+        "Who guesses: off (one token at a time), ngram (a reply goes on as the same words did before), draft (a small "
+        "model), self (the model's first layers), auto (ngram, else draft). No text changes.",
         "model reload",
-        not_here=dict.fromkeys(("draft", "self", "auto"), "speculative decoding with a model"),
     )
-    draft_model: None = key(
+    draft_model: Text | None = key(
         None,
-        "A small model that guesses for mode draft; not in this version.",
+        "The small model that guesses for draft and auto, named as in model.id. It must have the same vocabulary.",
         "model reload",
-        not_here={"*": "speculative decoding"},
     )
     draft_tokens: Whole = key(5, "Tokens guessed ahead when mode is not off.", "model reload", ge=1, le=32)
 

@@ -119,8 +119,6 @@ def test_sampling_values_are_held_to_the_range_requests_are_held_to() -> None:
         ("engine: {swap_memory: 8 GiB}", "swapping of pages to host memory"),
         ("engine: {kv_cache_dtype: fp8}", "quantized cache"),
         ("engine: {remote: 'http://127.0.0.1:1'}", "remote engine"),
-        ("speculation: {mode: draft}", "speculative decoding with a model"),
-        ("speculation: {draft_model: a/b}", "speculative decoding"),
     ],
 )
 def test_a_value_whose_feature_does_not_exist_is_refused_with_the_features_name(
