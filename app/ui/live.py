@@ -97,9 +97,11 @@ class Tab:
             self._hub.leave(self._wake.set)
             for task in (reader, writer):
                 task.cancel()
-            for result in await asyncio.gather(reader, writer, return_exceptions=True):
-                if isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
-                    log.error("A tab's connection failed", exc_info=result)
+            await asyncio.wait({reader, writer})  # not gather, which forgets who cancelled it: the server must know
+            for task in (reader, writer):
+                error = None if task.cancelled() else task.exception()
+                if error is not None and not isinstance(error, (WebSocketDisconnect, RuntimeError)):
+                    log.error("A tab's connection failed", exc_info=error)
             with suppress(Exception):
                 await self._socket.close()
 
