@@ -18,18 +18,16 @@ from octavo.app.chat import store_schema, store_search
 from octavo.app.chat.store_file import StoreBusyError, StoreError, StoreFile
 from octavo.app.chat.store_presets import PresetStore
 from octavo.app.chat.store_records import ChatRecord, Put, read_record, write_record
+from octavo.app.chat.store_replies import COUNTED, ReplyStore, counted
 from octavo.app.chat.store_rows import (
     SUMMARY_COLUMNS,
     from_attachments,
     from_settings,
-    from_stats,
     new_id,
-    pack,
     to_chat,
     to_message,
     to_settings,
     to_summary,
-    unpack,
 )
 from octavo.app.chat.store_search import SearchHit
 from octavo.app.chat.types import (
@@ -39,7 +37,6 @@ from octavo.app.chat.types import (
     ChatSummary,
     Message,
     MessageStatus,
-    ReplyStats,
     Role,
 )
 
@@ -51,14 +48,9 @@ _SHOWN = (
     " SELECT m.active_child_id, depth + 1 FROM shown s JOIN messages m ON m.id = s.id"
     " WHERE m.active_child_id IS NOT NULL)"
 )
-_COUNTED = (
-    " m.*, (SELECT count(*) FROM messages v WHERE v.chat_id = m.chat_id AND v.parent_id IS m.parent_id) AS versions,"
-    " (SELECT count(*) FROM messages v WHERE v.chat_id = m.chat_id AND v.parent_id IS m.parent_id AND v.seq <= m.seq)"
-    " AS version"
-)
 
 
-class ChatStore:
+class ChatStore(ReplyStore):
     """Chats and messages in one file; every method may be called from any thread.
 
     `path` None keeps everything in memory (tests, or a start without a data folder). A write raises StoreBusyError
@@ -66,8 +58,8 @@ class ChatStore:
     """
 
     def __init__(self, path: Path | None) -> None:
+        super().__init__(StoreFile(path, store_schema.MIGRATIONS))
         self.path = path
-        self._file = StoreFile(path, store_schema.MIGRATIONS)
         self.presets = PresetStore(self._file)
 
     def close(self) -> None:
@@ -244,7 +236,7 @@ class ChatStore:
             db.execute("UPDATE chats SET updated_s = ? WHERE id = ?", (now, chat_id))
             if status != "streaming":
                 store_search.index_message(db, cursor.lastrowid or 0, content)
-            return self._counted(db, message_id)
+            return counted(db, message_id)
 
     def get_message(self, message_id: str) -> Message | None:
         with self._file.reading() as db:
@@ -290,117 +282,11 @@ class ChatStore:
             rows = db.execute("SELECT * FROM messages WHERE parent_id = ? ORDER BY seq", (message_id,)).fetchall()
         return [to_message(row) for row in rows]
 
-    # A reply while it is written
-
-    def save_partial(self, message_id: str, content: str, reasoning: str, token_ids: Sequence[int] = ()) -> bool:
-        """Keep what a running reply has so far. Does nothing (and says False) if that would shorten it or it ended."""
-        with self._file.writing() as db:
-            done = db.execute(
-                "UPDATE messages SET content = ?, reasoning = ?, token_ids = ? WHERE id = ? AND status = 'streaming'"
-                " AND length(content) <= length(?) AND length(reasoning) <= length(?)",
-                (content, reasoning, pack(token_ids), message_id, content, reasoning),
-            )
-            return done.rowcount > 0
-
-    def finish_reply(
-        self,
-        message_id: str,
-        status: MessageStatus,
-        content: str,
-        reasoning: str = "",
-        *,
-        token_ids: Sequence[int] = (),
-        error: str | None = None,
-        error_code: str | None = None,
-        stats: ReplyStats | None = None,
-    ) -> Message | None:
-        """End a running reply. A reply that has ended already stays as it is; None if its chat was erased."""
-        with self._file.writing() as db:
-            row = db.execute("SELECT seq, chat_id, status FROM messages WHERE id = ?", (message_id,)).fetchone()
-            if row is None:
-                return None
-            if row["status"] == "streaming":
-                db.execute(
-                    "UPDATE messages SET status = ?, content = ?, reasoning = ?, token_ids = ?, error = ?,"
-                    " error_code = ?, stats = ? WHERE seq = ?",
-                    (
-                        status,
-                        content,
-                        reasoning,
-                        pack(token_ids),
-                        error,
-                        error_code,
-                        from_stats(stats),
-                        row["seq"],
-                    ),
-                )
-                store_search.index_message(db, row["seq"], content)
-                db.execute("UPDATE chats SET updated_s = ? WHERE id = ?", (time.time(), row["chat_id"]))
-            return self._counted(db, message_id)
-
-    def reopen_reply(self, message_id: str, model: str | None = None) -> Message:
-        """Make an ended reply one that is being written again, to grow at its end; StoreError if it cannot be."""
-        with self._file.writing() as db:
-            done = db.execute(
-                "UPDATE messages SET status = 'streaming', error = NULL, error_code = NULL, model = coalesce(?, model)"
-                " WHERE id = ? AND role = 'assistant' AND status != 'streaming'",
-                (model, message_id),
-            )
-            if not done.rowcount:
-                raise StoreError("This reply cannot be continued.", remedy="Reload the page.")
-            return self._counted(db, message_id)
-
-    def set_prompt(self, message_id: str, prompt_ids: Sequence[int], *, base_id: str | None = None) -> None:
-        """Keep the ids a reply was made from. What they share with the ids of `base_id`, an earlier reply, is not
-        stored twice."""
-        with self._file.writing() as db:
-            if base_id == message_id:  # a continued reply: what it had so far is part of its prompt now
-                base_id = db.execute("SELECT base_id FROM messages WHERE id = ?", (message_id,)).fetchone()["base_id"]
-            self._write_prompt(db, message_id, prompt_ids, base_id)
-            db.execute("UPDATE messages SET token_ids = NULL WHERE id = ?", (message_id,))
-
-    def sequence(self, message_id: str) -> tuple[int, ...]:
-        """Prompt and reply ids of a stored reply, as the engine saw them; empty if they are not known."""
-        pieces: list[tuple[int, ...]] = []
-        keep: int | None = None
-        current: str | None = message_id
-        with self._file.reading() as db:
-            while current is not None:
-                row = db.execute(
-                    "SELECT base_id, base_tokens, prompt_ids, token_ids FROM messages WHERE id = ?", (current,)
-                ).fetchone()
-                if row is None or row["prompt_ids"] is None:
-                    return ()
-                tail = unpack(row["prompt_ids"]) + unpack(row["token_ids"])
-                room = None if keep is None else max(0, keep - row["base_tokens"])
-                pieces.append(tail if room is None else tail[:room])
-                keep = row["base_tokens"] if keep is None else min(keep, row["base_tokens"])
-                current = row["base_id"]
-        return tuple(token for piece in reversed(pieces) for token in piece)
-
-    def close_open_replies(self) -> int:
-        """Mark replies that a dead process left unfinished as stopped; how many there were."""
-        with self._file.writing() as db:
-            rows = db.execute("SELECT seq, content FROM messages WHERE status = 'streaming'").fetchall()
-            for row in rows:
-                db.execute("UPDATE messages SET status = 'stopped' WHERE seq = ?", (row["seq"],))
-                store_search.index_message(db, row["seq"], row["content"])
-        return len(rows)
-
     # Inside
-
-    def _write_prompt(
-        self, db: sqlite3.Connection, message_id: str, prompt_ids: Sequence[int], base_id: str | None
-    ) -> None:
-        shared = _common_prefix(self.sequence(base_id) if base_id else (), prompt_ids)
-        db.execute(
-            "UPDATE messages SET base_id = ?, base_tokens = ?, prompt_ids = ? WHERE id = ?",
-            (base_id if shared else None, shared, pack(prompt_ids[shared:]), message_id),
-        )
 
     def _shown(self, db: sqlite3.Connection, chat_id: str) -> list[Message]:
         rows = db.execute(
-            f"{_SHOWN} SELECT {_COUNTED} FROM shown s JOIN messages m ON m.id = s.id ORDER BY s.depth",
+            f"{_SHOWN} SELECT {COUNTED} FROM shown s JOIN messages m ON m.id = s.id ORDER BY s.depth",
             {"chat": chat_id},
         ).fetchall()
         return [to_message(row) for row in rows]
@@ -429,9 +315,6 @@ class ChatStore:
             raise StoreError("That turn is not in this chat.", remedy="Reload the page.")
         return row
 
-    def _counted(self, db: sqlite3.Connection, message_id: str) -> Message:
-        return to_message(db.execute(f"SELECT {_COUNTED} FROM messages m WHERE m.id = ?", (message_id,)).fetchone())
-
 
 def _reply_before(record: ChatRecord, message: Message) -> str:
     """The id of the nearest reply that `message` follows, or ""."""
@@ -440,12 +323,3 @@ def _reply_before(record: ChatRecord, message: Message) -> str:
     while above is not None and above.role != "assistant":
         above = by_id.get(above.parent_id or "")
     return "" if above is None else above.id
-
-
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    length = 0
-    for mine, other in zip(first, second):
-        if mine != other:
-            break
-        length += 1
-    return length
