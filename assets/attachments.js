@@ -13,7 +13,13 @@ const AT_ONCE = 2;
 export function sentFiles(message, files) {
   if (!files?.length) return null;
   const address = (at) => `${PATH}/sent?${new URLSearchParams({ message, at })}`;
-  const chips = files.map((file, at) => h("li", { class: "file" }, opener(file, () => ask(address(at)))));
+  const chips = files.map((file, at) =>
+    h(
+      "li",
+      { class: "file" },
+      opener(file, () => ask(address(at))),
+    ),
+  );
   return h("ul", { class: "files", "aria-label": t("files") }, ...chips);
 }
 
@@ -123,15 +129,31 @@ export class Files {
     const shown =
       item.state === "ready"
         ? opener(item, () => ask(`${PATH}/files/${item.id}`))
-        : h("span", { class: "open" }, icon("file"), h("bdi", { class: "name" }, item.name), h("span", { class: "note" }, t(item.state === "lost" ? "files.lost" : "files.reading")));
-    const remove = iconButton("close", t("files.remove", { name: item.name }), () => this.remove(item), { class: "remove" });
+        : h(
+            "span",
+            { class: "open" },
+            icon("file"),
+            h("bdi", { class: "name" }, item.name),
+            h("span", { class: "note" }, t(item.state === "lost" ? "files.lost" : "files.reading")),
+          );
+    const remove = iconButton("close", t("files.remove", { name: item.name }), () => this.remove(item), {
+      class: "remove",
+    });
     return h("li", { class: `file ${item.state}` }, shown, remove);
   }
 }
 
 function opener(file, fetchText) {
-  const tokens = file.tokens ? h("span", { class: "note tabular" }, t("files.tokens", { n: file.tokens, short: short(file.tokens) })) : null;
-  const button = h("button", { type: "button", class: "open", title: t("files.open", { name: file.name }) }, icon("file"), h("bdi", { class: "name" }, file.name), tokens);
+  const tokens = file.tokens
+    ? h("span", { class: "note tabular" }, t("files.tokens", { n: file.tokens, short: short(file.tokens) }))
+    : null;
+  const button = h(
+    "button",
+    { type: "button", class: "open", title: t("files.open", { name: file.name }) },
+    icon("file"),
+    h("bdi", { class: "name" }, file.name),
+    tokens,
+  );
   button.onclick = () => showText(file.name, fetchText);
   return button;
 }
@@ -140,7 +162,12 @@ function opener(file, fetchText) {
 async function showText(name, fetchText) {
   const body = h("pre", { class: "file-text", dir: "auto", tabindex: "0" }, "…");
   const close = iconButton("close", t("files.close"), () => dialog.close());
-  const dialog = h("dialog", { class: "reader", "aria-label": name }, h("header", {}, h("h2", {}, h("bdi", {}, name)), close), body);
+  const dialog = h(
+    "dialog",
+    { class: "reader", "aria-label": name },
+    h("header", {}, h("h2", {}, h("bdi", {}, name)), close),
+    body,
+  );
   dialog.addEventListener("close", () => dialog.remove());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   document.getElementById("octavo").append(dialog);

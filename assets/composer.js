@@ -14,8 +14,8 @@ const TALLEST_SHARE = 0.4; // of the window's height
 
 export class Composer {
   /**
-   * `actions`: send({text, nonce, files, settings}) returns false if it could not be sent; stop(); reading(reading) shows
-   * how full the window is; go(panel, path).
+   * `actions`: send({text, nonce, files, settings}) returns false if it could not be sent; stop(); reading(reading)
+   * shows how full the window is; go(panel, path).
    */
   constructor(panel, actions) {
     this.actions = actions;
@@ -39,7 +39,13 @@ export class Composer {
       () => this.filesChanged(),
       (text, kind = "error") => toast(text, { kind }),
     );
-    this.picker = h("input", { type: "file", multiple: true, class: "offscreen", tabindex: "-1", "aria-label": t("composer.attach") });
+    this.picker = h("input", {
+      type: "file",
+      multiple: true,
+      class: "offscreen",
+      tabindex: "-1",
+      "aria-label": t("composer.attach"),
+    });
     this.picker.onchange = () => {
       this.files.add(this.picker.files);
       this.picker.value = "";
@@ -57,7 +63,12 @@ export class Composer {
       if (event.target === this.box || event.target === line) this.text.focus();
     });
     this.tuneName = h("span", {});
-    this.tune = h("button", { type: "button", class: "tune", onclick: () => actions.go("presets") }, icon("presets"), this.tuneName);
+    this.tune = h(
+      "button",
+      { type: "button", class: "tune", onclick: () => actions.go("presets") },
+      icon("presets"),
+      this.tuneName,
+    );
     this.hint = h("div", { class: "hint", id: "composer-hint", "aria-live": "polite" });
     const keys = iconButton("keyboard", t("shortcuts"), () => shortcut("help"), { class: "quiet keys" });
     panel.append(this.box, h("div", { class: "under" }, this.tune, this.hint, keys));
@@ -121,7 +132,12 @@ export class Composer {
   }
 
   get draft() {
-    return { chat: this.chat, text: this.text.value, files: this.files.ids, settings: this.chat === null ? newChat.settings : null };
+    return {
+      chat: this.chat,
+      text: this.text.value,
+      files: this.files.ids,
+      settings: this.chat === null ? newChat.settings : null,
+    };
   }
 
   changed() {
@@ -242,7 +258,8 @@ export class Composer {
   async dropOldest() {
     const { chat } = this;
     try {
-      const { settings } = chat === null ? { settings: newChat.settings } : await ask(`/api/ui/presets?${new URLSearchParams({ chat })}`);
+      const { settings } =
+        chat === null ? { settings: newChat.settings } : await ask(`/api/ui/presets?${new URLSearchParams({ chat })}`);
       const changed = { ...settings, options: {} };
       if (chat === null) newChat.settings = changed;
       else await ask("/api/ui/presets/chat", { method: "POST", body: { chat, settings: changed } });
@@ -269,7 +286,8 @@ export class Composer {
     if (window) this.hint.dataset.about = "window";
     else delete this.hint.dataset.about;
     const buttons = ways.map(({ label, run }) => h("button", { type: "button", class: "link", onclick: run }, label));
-    if (this.hint.textContent !== [words, ...ways.map(({ label }) => label)].join("")) this.hint.replaceChildren(h("span", {}, words), ...buttons);
+    if (this.hint.textContent !== [words, ...ways.map(({ label }) => label)].join(""))
+      this.hint.replaceChildren(h("span", {}, words), ...buttons);
   }
 
   fit() {

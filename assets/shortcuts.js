@@ -5,8 +5,8 @@ import { t } from "./words.js";
 
 const IS_MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
 
-// name, keys ("Mod" is Ctrl, on a Mac Cmd), and whether somebody else listens for it already. Not taken: what browsers keep
-// for themselves (N, T, W, and P with Shift), and Ctrl+Shift+U, with which Linux begins a character by its number.
+// name, keys ("Mod" is Ctrl, on a Mac Cmd), and whether somebody else listens for it already. Not taken: what browsers
+// keep for themselves (N, T, W, and P with Shift), and Ctrl+Shift+U, with which Linux begins a character by its number.
 const TABLE = [
   ["send", ["Enter"], true],
   ["break", ["Shift+Enter"], true],
@@ -65,7 +65,14 @@ function isTyping(element) {
   return element.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName);
 }
 
-const NAMES = { Mod: IS_MAC ? "⌘" : "Ctrl", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc", Shift: IS_MAC ? "⇧" : "Shift", Alt: IS_MAC ? "⌥" : "Alt" };
+const NAMES = {
+  Mod: IS_MAC ? "⌘" : "Ctrl",
+  ArrowUp: "↑",
+  ArrowDown: "↓",
+  Escape: "Esc",
+  Shift: IS_MAC ? "⇧" : "Shift",
+  Alt: IS_MAC ? "⌥" : "Alt",
+};
 
 function showHelp() {
   const rows = TABLE.map(([name, keys]) =>

@@ -3,6 +3,7 @@
 import { h, iconButton } from "../dom.js";
 import { newChat } from "../new_chat.js";
 import { t } from "../words.js";
+import { FieldRow } from "./presets_field.js";
 
 const PATH = "/api/ui/presets";
 const SAVE_MS = 500; // after the last keystroke
@@ -35,26 +36,72 @@ class PresetsPanel {
     this.state = h("p", { class: "about", id: "preset-state" });
     this.choice.setAttribute("aria-describedby", "preset-state");
     const tool = (name, label, run) => iconButton(name, label, run);
-    this.update = h("button", { type: "button", class: "plain", onclick: () => this.keep(this.preset) }, t("presets.update"));
+    this.update = h(
+      "button",
+      { type: "button", class: "plain", onclick: () => this.keep(this.preset) },
+      t("presets.update"),
+    );
     this.rename = tool("pencil", t("presets.rename"), () => this.renamePreset());
     this.remove = tool("bin", t("presets.delete"), () => this.deletePreset());
     this.add = h("button", { type: "button", class: "plain", onclick: () => this.name(null) }, t("presets.save"));
-    this.system = h("textarea", { id: "system", rows: "4", dir: "auto", placeholder: t("presets.system.placeholder"), "aria-describedby": "system-about" });
+    this.system = h("textarea", {
+      id: "system",
+      rows: "4",
+      dir: "auto",
+      placeholder: t("presets.system.placeholder"),
+      "aria-describedby": "system-about",
+    });
     this.system.oninput = () => this.change(() => (this.own.system = this.system.value));
-    this.first = h("label", { class: "first", hidden: true }, h("input", { type: "checkbox", onchange: (event) => this.beginWith(event.target.checked) }), t("presets.first"));
+    this.first = h(
+      "label",
+      { class: "first", hidden: true },
+      h("input", { type: "checkbox", onchange: (event) => this.beginWith(event.target.checked) }),
+      t("presets.first"),
+    );
     this.naming = h("form", { class: "naming", hidden: true });
     this.fields = h("div", { class: "fields" });
-    this.full = h("select", { id: "overflow", "aria-describedby": "overflow-about" }, ...["drop", "stop"].map((value) => h("option", { value }, t(`presets.overflow.${value}`))));
-    this.full.onchange = () => this.change(() => (this.own.options = this.full.value === "stop" ? { overflow: "stop" } : {}));
+    this.full = h(
+      "select",
+      { id: "overflow", "aria-describedby": "overflow-about" },
+      ...["drop", "stop"].map((value) => h("option", { value }, t(`presets.overflow.${value}`))),
+    );
+    this.full.onchange = () =>
+      this.change(() => (this.own.options = this.full.value === "stop" ? { overflow: "stop" } : {}));
     this.error = h("p", { class: "trouble", role: "alert", hidden: true });
     this.lead = h("p", { class: "lead" });
     this.body = h(
       "div",
       { hidden: true }, // until the server has said what the chat has
-      h("section", {}, h("label", { for: "preset", class: "title" }, t("presets.choose")), h("div", { class: "row" }, this.choice, this.rename, this.remove), this.state, this.first, h("div", { class: "row" }, this.update, this.add), this.naming),
-      h("section", {}, h("label", { for: "system", class: "title" }, t("presets.system")), this.system, h("p", { class: "about", id: "system-about" }, t("presets.system.about"))),
-      h("section", { "aria-labelledby": "sampling-title" }, h("h2", { id: "sampling-title", class: "title" }, t("presets.sampling")), this.fields),
-      h("section", {}, h("label", { for: "overflow", class: "title" }, t("presets.overflow")), this.full, h("p", { class: "about", id: "overflow-about" }, t("presets.overflow.about"))),
+      h(
+        "section",
+        {},
+        h("label", { for: "preset", class: "title" }, t("presets.choose")),
+        h("div", { class: "row" }, this.choice, this.rename, this.remove),
+        this.state,
+        this.first,
+        h("div", { class: "row" }, this.update, this.add),
+        this.naming,
+      ),
+      h(
+        "section",
+        {},
+        h("label", { for: "system", class: "title" }, t("presets.system")),
+        this.system,
+        h("p", { class: "about", id: "system-about" }, t("presets.system.about")),
+      ),
+      h(
+        "section",
+        { "aria-labelledby": "sampling-title" },
+        h("h2", { id: "sampling-title", class: "title" }, t("presets.sampling")),
+        this.fields,
+      ),
+      h(
+        "section",
+        {},
+        h("label", { for: "overflow", class: "title" }, t("presets.overflow")),
+        this.full,
+        h("p", { class: "about", id: "overflow-about" }, t("presets.overflow.about")),
+      ),
     );
     root.append(this.lead, this.body, this.error);
   }
@@ -78,8 +125,12 @@ class PresetsPanel {
     this.followFirst();
     this.own = structuredClone({ ...EMPTY, ...(chat === null ? newChat.settings : state.settings) });
     this.lead.textContent = t(chat === null ? "presets.lead.new" : "presets.lead");
-    const fields = state.fields.map((field) => (field.name === "max_tokens" ? { ...field, high: state.context ?? field.high } : field));
-    this.rows = fields.map((field) => new FieldRow(field, state.model, (value) => this.change(() => this.set(field.name, value))));
+    const fields = state.fields.map((field) =>
+      field.name === "max_tokens" ? { ...field, high: state.context ?? field.high } : field,
+    );
+    this.rows = fields.map(
+      (field) => new FieldRow(field, state.model, (value) => this.change(() => this.set(field.name, value))),
+    );
     this.fields.replaceChildren(...this.rows.map((row) => row.element));
     this.fail(null);
     this.draw();
@@ -104,7 +155,10 @@ class PresetsPanel {
 
   drawPresets() {
     const { preset } = this;
-    const options = [h("option", { value: "" }, t("presets.none")), ...this.presets.map(({ id, name }) => h("option", { value: id }, name))];
+    const options = [
+      h("option", { value: "" }, t("presets.none")),
+      ...this.presets.map(({ id, name }) => h("option", { value: id }, name)),
+    ];
     this.choice.replaceChildren(...options);
     this.choice.value = preset?.id ?? "";
     const differs = preset !== null && !alike(preset, this.own);
@@ -119,7 +173,12 @@ class PresetsPanel {
 
   choose(id) {
     const preset = this.presets.find((other) => other.id === id) ?? null;
-    this.own = { ...this.own, preset: preset?.id ?? null, system: preset?.system ?? "", sampling: { ...preset?.sampling } };
+    this.own = {
+      ...this.own,
+      preset: preset?.id ?? null,
+      system: preset?.system ?? "",
+      sampling: { ...preset?.sampling },
+    };
     this.draw();
     this.system.value = this.own.system;
     this.store();
@@ -172,7 +231,15 @@ class PresetsPanel {
 
   /** Ask for a name: of a new preset, or another one of `preset`. */
   name(preset) {
-    const input = h("input", { type: "text", maxlength: "80", required: true, "aria-label": t("presets.name"), placeholder: t("presets.name"), autocomplete: "off", dir: "auto" });
+    const input = h("input", {
+      type: "text",
+      maxlength: "80",
+      required: true,
+      "aria-label": t("presets.name"),
+      placeholder: t("presets.name"),
+      autocomplete: "off",
+      dir: "auto",
+    });
     input.value = preset?.name ?? "";
     this.naming.replaceChildren(
       input,
@@ -211,7 +278,12 @@ class PresetsPanel {
 
   async deletePreset() {
     const { preset } = this;
-    const agreed = await this.page.confirm({ title: t("presets.delete.ask"), text: t("presets.delete.text", { name: preset.name }), yes: t("presets.delete"), danger: true });
+    const agreed = await this.page.confirm({
+      title: t("presets.delete.ask"),
+      text: t("presets.delete.text", { name: preset.name }),
+      yes: t("presets.delete"),
+      danger: true,
+    });
     if (!agreed) return;
     try {
       this.presets = (await this.page.send(`${PATH}/delete`, { id: preset.id })).presets;
@@ -227,96 +299,6 @@ class PresetsPanel {
     this.error.hidden = failure === null;
     this.error.textContent = failure?.message ?? "";
   }
-}
-
-/** One sampling value: its slider and number, and what it is while the chat says nothing. */
-class FieldRow {
-  constructor(field, model, save) {
-    this.field = field;
-    this.name = field.name;
-    this.save = save;
-    const id = `sampling-${field.name}`;
-    const whole = field.step === 1;
-    const inherited = { value: shown(field.value), source: field.source === "model" ? model : null };
-    this.inherited = field.value === null ? t("presets.unset") : t(`presets.from.${field.source}`, inherited);
-    this.note = h("span", {});
-    this.back = h("button", { type: "button", class: "link", onclick: () => this.reset() }, t("presets.back", { value: shown(field.value) }));
-    this.foot = h("p", { class: "foot", id: `${id}-foot` }, this.note, " ", this.back);
-    const about = h("p", { class: "about", id: `${id}-about` }, t(`sampling.${field.name}.about`));
-    const described = `${id}-about ${id}-foot`;
-    if (field.name === "stop") {
-      this.input = h("textarea", { id, rows: "1", spellcheck: "false", "aria-describedby": described, placeholder: t("sampling.stop.placeholder") });
-    } else {
-      this.input = h("input", { id, type: "text", inputmode: whole ? "numeric" : "decimal", autocomplete: "off", class: "number tabular", "aria-describedby": described, placeholder: shown(field.value) });
-    }
-    this.input.oninput = () => this.typed();
-    const slides = field.high > field.low;
-    if (slides) {
-      this.slider = h("input", { type: "range", min: String(field.low), max: String(field.high), step: String(field.step), "aria-label": t(`sampling.${field.name}`), tabindex: "-1" });
-      this.slider.oninput = () => this.slid();
-    }
-    const controls = h("div", { class: "controls" }, ...(this.slider ? [this.slider] : []), this.input);
-    const label = h("label", { for: id }, t(`sampling.${field.name}`));
-    this.element = h("div", { class: `field ${field.name === "stop" ? "tall" : ""}` }, label, controls, about, this.foot);
-  }
-
-  show(value) {
-    if (document.activeElement !== this.input) this.input.value = value === null ? "" : Array.isArray(value) ? value.join("\n") : String(value);
-    this.slide(value);
-    this.mark(value);
-  }
-
-  mark(value) {
-    this.element.classList.toggle("own", value !== null);
-    this.note.textContent = value === null ? this.inherited : t("presets.own");
-    this.back.hidden = value === null;
-  }
-
-  typed() {
-    const text = this.input.value.trim();
-    this.input.removeAttribute("aria-invalid");
-    if (text === "") {
-      this.slide(null);
-      return this.save(null);
-    }
-    if (this.name === "stop") return this.save(this.input.value.split("\n").filter(Boolean));
-    const number = Number(text.replace(",", "."));
-    if (!Number.isFinite(number)) {
-      this.input.setAttribute("aria-invalid", "true");
-      return undefined;
-    }
-    this.slide(number);
-    return this.save(number);
-  }
-
-  /** Put the slider where a value is; null: where the chat takes it from. */
-  slide(value) {
-    const { low, high } = this.field;
-    if (!this.slider) return;
-    const at = Math.min(high, Math.max(low, value ?? this.field.value ?? high));
-    this.slider.value = String(at);
-    this.slider.style.setProperty("--share", `${((at - low) / (high - low)) * 100}%`);
-  }
-
-  slid() {
-    this.input.value = this.slider.value;
-    this.input.removeAttribute("aria-invalid");
-    this.slide(Number(this.slider.value));
-    this.save(Number(this.slider.value));
-  }
-
-  reset() {
-    this.input.value = "";
-    this.input.removeAttribute("aria-invalid");
-    this.slide(null);
-    this.save(null);
-    this.input.focus();
-  }
-}
-
-function shown(value) {
-  if (value === null || value === undefined) return t("presets.nothing");
-  return Array.isArray(value) ? value.join(" ") : String(value);
 }
 
 function alike(preset, own) {
