@@ -227,7 +227,7 @@ def _point(pointer: Path, blob: Path) -> None:
 
     pointer.parent.mkdir(parents=True, exist_ok=True)
     pointer.unlink(missing_ok=True)  # a link whose content is gone
-    if not constants.HF_HUB_DISABLE_SYMLINKS:
+    if not getattr(constants, "HF_HUB_DISABLE_SYMLINKS", False):  # newer versions of the library know it
         try:
             pointer.symlink_to(os.path.relpath(blob, pointer.parent))
             return

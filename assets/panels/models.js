@@ -92,10 +92,6 @@ class Actions {
     this.unload = unloadModel;
   }
 
-  get(path) {
-    return this.page.get(`${PATH}${path}`);
-  }
-
   send(path, body) {
     return this.page.send(`${PATH}${path}`, body);
   }

@@ -74,7 +74,7 @@ export class Hub {
     this.tell(t("models.searching"));
     const number = (this.number = (this.number ?? 0) + 1);
     try {
-      const { found } = await this.actions.get(`/search?q=${encodeURIComponent(words)}&kind=${this.kind}`);
+      const { found } = await this.actions.send("/search", { words, kind: this.kind });
       if (number !== this.number) return;
       if (found.length === 0) this.tell(t("models.search.none"));
       else this.show(found.map((model) => new Row(model.id, this.about(model), this)));
@@ -134,7 +134,7 @@ class Row {
     if (!isOpen || this.about) return;
     this.more.replaceChildren(h("p", { class: "facts", role: "status" }, t("models.looking")));
     try {
-      this.about = await this.hub.actions.get(`/look?id=${encodeURIComponent(this.id)}`);
+      this.about = await this.hub.actions.send("/look", { id: this.id });
       this.draw();
     } catch (failure) {
       this.more.replaceChildren(h("p", { class: "trouble", role: "alert" }, failure.message));

@@ -16,6 +16,7 @@ from octavo.app.ui.panels.model_desk import ModelDesk
 
 PATH = "/api/ui/models"
 LONGEST_CONTEXT = 1 << 30
+LONGEST_SEARCH = 200
 _CODES: tuple[tuple[type[LibraryError], str], ...] = (
     (OfflineError, "offline"),
     (DiskFullError, "disk_full"),
@@ -31,15 +32,20 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
     def overview(request: Request) -> dict[str, Any]:
         return desk.overview() | {"local_user": is_here(request)}
 
-    @app.get(f"{PATH}/search")
-    def search(q: str = "", kind: str = "any") -> dict[str, Any]:
+    # Posts, since they reach the network: no other site's page can send one.
+    @app.post(f"{PATH}/search")
+    async def search(request: Request) -> dict[str, Any]:
+        body = await read_body(request)
+        kind = body.text("kind") or "any"
         if kind not in ("any", "safetensors", "gguf"):
             raise ApiError(400, "kind is one of any, safetensors, gguf.", param="kind")
-        return {"found": desk.search(q[:200], kind)}
+        words = (body.text("words") or "")[:LONGEST_SEARCH]
+        return {"found": await asyncio.to_thread(desk.search, words, kind)}
 
-    @app.get(f"{PATH}/look")
-    def look(id: str) -> dict[str, Any]:
-        return desk.look(id)
+    @app.post(f"{PATH}/look")
+    async def look(request: Request) -> dict[str, Any]:
+        body = await read_body(request)
+        return await asyncio.to_thread(desk.look, _model(body))
 
     @app.post(f"{PATH}/fit")
     async def fit(request: Request) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def test_models_on_disk_come_with_type_size_and_context(panel: Panel, tmp_path: 
 
 
 def test_search_finds_what_can_be_loaded_and_sends_the_words_alone(panel: Panel) -> None:
-    answer = panel.get("/search", q="small").json()
+    answer = panel.post("/search", words="small").json()
     assert "found" in answer, answer
     found = answer["found"]
     assert [(row["id"], row["kind"]) for row in found] == [
@@ -178,24 +178,27 @@ def test_search_finds_what_can_be_loaded_and_sends_the_words_alone(panel: Panel)
         ("meadow/small-instruct", "safetensors"),
     ]
     assert (found[0]["parameters"], found[0]["context_length"], found[0]["fits"]) == (134_515_008, 8192, "fits")
-    assert [row["id"] for row in panel.get("/search", q="", kind="gguf").json()["found"]] == [found[0]["id"]]
-    assert panel.get("/search", q="pickle").json()["found"] == []
-    pasted = panel.get("/search", q=" https://huggingface.co/meadow/small-instruct-GGUF/tree/main ").json()["found"]
+    assert [row["id"] for row in panel.post("/search", words="", kind="gguf").json()["found"]] == [found[0]["id"]]
+    assert panel.post("/search", words="pickle").json()["found"] == []
+    pasted = panel.post("/search", words=" https://huggingface.co/meadow/small-instruct-GGUF/tree/main ").json()[
+        "found"
+    ]
     assert [row["id"] for row in pasted] == ["meadow/small-instruct-GGUF"]
-    assert panel.get("/search", q="terms").json()["found"][0]["gated"]
-    assert panel.get("/search", kind="pickle").status_code == 400
+    assert panel.post("/search", words="terms").json()["found"][0]["gated"]
+    assert panel.post("/search", kind="pickle").status_code == 400
+    assert panel.get("/search", q="small").status_code == 405  # a picture on another site could send that
 
 
 def test_a_repository_shows_its_variants_and_what_they_need(panel: Panel, starter_path: Path) -> None:
     panel.hub.repositories["meadow/small-instruct-GGUF"] = {"small-Q4_K_M.gguf": starter_path.read_bytes()}
-    about = panel.get("/look", id="meadow/small-instruct-GGUF").json()
+    about = panel.post("/look", id="meadow/small-instruct-GGUF").json()
     assert [(choice["variant"], choice["complete"]) for choice in about["choices"]] == [("Q4_K_M", False)]
     assert about["choices"][0]["size"] == starter_path.stat().st_size
     assert about["license"] == "apache-2.0"
     assert about["fit"]["fit"]["context_length"] == 8192
     assert about["fit"]["fit"]["verdict"] == "fits"
     assert panel.hub.sent("small-Q4_K_M.gguf") < 5
-    plain = panel.get("/look", id="meadow/small-instruct").json()
+    plain = panel.post("/look", id="meadow/small-instruct").json()
     assert [choice["id"] for choice in plain["choices"]] == ["meadow/small-instruct"]
     assert plain["fit"]["fit"]["kv_bytes"] > 0
 
@@ -208,7 +211,7 @@ def test_a_repository_shows_its_variants_and_what_they_need(panel: Panel, starte
     ],
 )
 def test_what_cannot_be_loaded_is_refused_in_one_sentence(panel: Panel, repo_id: str, code: str, said: str) -> None:
-    for answer in (panel.get("/look", id=repo_id), panel.get("/look", id=repo_id)):
+    for answer in (panel.post("/look", id=repo_id), panel.post("/look", id=repo_id)):  # nothing half is remembered
         assert answer.status_code == 422
         assert answer.json()["error"]["code"] == code
         assert said in answer.json()["error"]["message"]
@@ -220,7 +223,7 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence(panel: Panel, repo_id:
 def test_offline_everything_local_works_and_the_hub_is_not_asked(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert panel.get().json()["offline"]
-    for answer in (panel.get("/search", q="small"), panel.get("/look", id="meadow/small-instruct")):
+    for answer in (panel.post("/search", words="small"), panel.post("/look", id="meadow/small-instruct")):
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "offline")
         assert "HF_HUB_OFFLINE" in answer.json()["error"]["message"]
     assert panel.hub.requests == []
@@ -311,7 +314,7 @@ def test_the_three_refusals_of_a_gated_model_are_three_sentences(panel: Panel, m
     for token, code in ((None, "no_token"), ("hf_stranger", "no_access"), ("hf_wrong", "wrong_token")):
         if token:
             monkeypatch.setenv("HF_TOKEN", token)
-        answer = panel.get("/look", id="meadow/terms-1b")
+        answer = panel.post("/look", id="meadow/terms-1b")
         reason = answer.json()["problem"] if answer.status_code == 200 else answer.json()["error"]
         said[code] = reason["message"]
         assert reason.get("reason", reason.get("code")).replace(" ", "_") == code
