@@ -161,7 +161,7 @@ class CompiledDecode:
         none, has too many rows, or the kernels are not there."""
         layout, rows = step.layout, len(hidden)
         pure = layout.num_decode_rows == rows and layout.num_tokens == layout.num_rows
-        if rows > MAX_ROWS or not pure or layout.shared_writes:
+        if rows > MAX_ROWS or not pure:
             return None
         enter = self._entry.function
         if enter is None or (step.layers is not self._kv and not self._point_at(step)):
@@ -173,7 +173,7 @@ class CompiledDecode:
         table[Step.POSITIONS] = positions.data_ptr()
         table[Step.KV_LENGTHS] = layout.kv_len.data_ptr()
         table[Step.PAGE_SIZE] = layout.page_size
-        table[Step.OUT] = out.data_ptr()
+        table[Step.OUT], table[Step.ORDERED] = out.data_ptr(), int(layout.shared_writes)
         for index, (pages, slots) in enumerate(zip(layout.tables, layout.write_slots)):
             groups[index] = pages.data_ptr(), pages.stride(0), slots.data_ptr()
         crew.run(enter, _DECODE, table.ctypes.data, self._tag)

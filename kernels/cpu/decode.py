@@ -159,10 +159,12 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
         counters += phase
         old, new = new, old
 
-        units, done = rows * kv_heads, 0
+        together = rows if step[Step.ORDERED] else 1  # rows of a unit, one after the other
+        units, done = rows // together * kv_heads, 0
         unit = claim(counters, units, team, thread)
         while unit >= 0:
-            attend(kind, step, layer, own, unit // kv_heads, unit % kv_heads)
+            for row in range(unit // kv_heads, unit // kv_heads + together):
+                attend(kind, step, layer, own, row, unit % kv_heads)
             done += 1
             unit = claim(counters, units, team, thread)
         finish(counters, units, team, done)

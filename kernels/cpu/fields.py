@@ -42,6 +42,7 @@ class _Step(NamedTuple):
     HEAD: int = 28  # row-major [VOCABULARY, H]
     VOCABULARY: int = 29
     LOGITS: int = 30  # float32 [R, VOCABULARY]
+    ORDERED: int = 31  # 1: rows attend to keys that rows before them bring in this step
 
 
 class _Group(NamedTuple):
