@@ -30,6 +30,7 @@ from octavo.kernels.attention_tile import attend_tiles, prefetch_rows, softcappe
 # Fields of a schedule entry, int32 each: row (-1: nothing to do), keys lo .. hi, first key that may be read, number of
 # the run, runs of the row, entry of its first run, position of the query (-1: a row without tokens).
 ENTRY_FIELDS = 8
+LSE_COPIES = tl.constexpr(4)  # float32 values a thread loads at once
 
 
 @triton.jit(
@@ -135,14 +136,16 @@ def weigh(
     """Folds `count` partial results, `stride` heads apart, into (acc, peak, total), each [G, BLOCK_V].
 
     Every thread weighs its own channels: the loads of UNROLL results are in flight at once, and nothing is exchanged
-    between threads (reductions and changes of layout cost more than reading a weight once a channel).
+    between threads, which cost more than reading a weight once a channel. A result's log-sum-exp is stored as often as
+    a thread loads values at once, so that both loads lie alike over the threads.
     """
     col_v = tl.arange(0, BLOCK_V)[None, :]
     for at in range(0, count, UNROLL):
         for step in tl.static_range(UNROLL):
             source = ((at + step) * stride + head)[:, None]
+            copy = source * LSE_COPIES + col_v % LSE_COPIES
             there = valid[:, None] & (col_v < tl.where(at + step < count, V_DIM, 0))
-            base2 = tl.load(lse_ptr + source + col_v * 0, mask=there, other=float("-inf"), cache_modifier=".cg")
+            base2 = tl.load(lse_ptr + copy, mask=there, other=float("-inf"), cache_modifier=".cg")
             values = tl.load(values_ptr + source * V_DIM + col_v, mask=there, other=0.0, cache_modifier=".cg")
             new_peak = tl.maximum(peak, base2)
             anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
@@ -189,11 +192,11 @@ def merge_runs(
     total = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)
     if SHARED:
         acc, peak, total = weigh(
-            acc, peak, total, prefix_ptr + row * Q_HEADS * V_DIM, prefix_lse_ptr + row * Q_HEADS,
+            acc, peak, total, prefix_ptr + row * Q_HEADS * V_DIM, prefix_lse_ptr + row * Q_HEADS * LSE_COPIES,
             prefix_stride, prefix_runs, head, valid, V_DIM, BLOCK_V, UNROLL,
         )  # fmt: skip
     acc, peak, total = weigh(
-        acc, peak, total, partial_ptr + base * Q_HEADS * V_DIM, partial_lse_ptr + base * Q_HEADS,
+        acc, peak, total, partial_ptr + base * Q_HEADS * V_DIM, partial_lse_ptr + base * Q_HEADS * LSE_COPIES,
         Q_HEADS, runs, head, valid, V_DIM, BLOCK_V, UNROLL,
     )  # fmt: skip
     divisor = tl.where(total == 0.0, 1.0, total)
@@ -271,8 +274,10 @@ def decode_kernel(
     ROUND_FIRST: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out [R, Hq, Dv], lse [R, Hq] natural; partial float32 [entries, Hq, Dv] and base-2 [entries, Hq];
-    prefix float32 [prefix_splits, R, Hq, Dv] and base-2 [prefix_splits, R, Hq]; counter int32 [R, programs a row]."""
+    """out [R, Hq, Dv], lse [R, Hq] natural; counter int32 [R, programs a row].
+
+    partial float32 [entries, Hq, Dv] and base-2 [entries, Hq, LSE_COPIES]; prefix the same of [prefix_splits, R, ...].
+    """
     entry = schedule_ptr + tl.program_id(0) * 8
     row = tl.load(entry).to(tl.int64)
     if row < 0:
@@ -394,7 +399,8 @@ def decode_kernel(
             tl.store(lse_ptr + target, base2 * 0.6931471805599453, mask=head_mask)
     else:
         target = (base + run) * Q_HEADS + head
-        tl.store(partial_lse_ptr + target, base2, mask=head_mask)
+        copies = tl.arange(0, LSE_COPIES)[None, :]
+        tl.store(partial_lse_ptr + target[:, None] * LSE_COPIES + copies, base2[:, None], mask=head_mask[:, None])
         tl.store(partial_ptr + target[:, None] * V_DIM + col_v[None, :], values, mask=mask)
         tl.debug_barrier()  # the whole program's results are written before its arrival is counted
         counter = counter_ptr + row * tl.num_programs(1) + tl.program_id(1)

@@ -12,7 +12,7 @@ read on the device; without spans every program returns at once.
 import triton
 import triton.language as tl
 
-from octavo.kernels.attention_decode import split_length
+from octavo.kernels.attention_decode import LSE_COPIES, split_length
 from octavo.kernels.attention_prefill import find_row
 from octavo.kernels.attention_rope import load_rotated
 from octavo.kernels.attention_tile import attend_tiles, tile_pages
@@ -68,7 +68,7 @@ def prefix_kernel(
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
 ):
-    """partial [splits, R, Hq, Dv], lse [splits, R, Hq]; NEW: q is not rotated yet."""
+    """partial [splits, R, Hq, Dv], base-2 lse [splits, R, Hq, LSE_COPIES]; NEW: q is not rotated yet."""
     ROWS: tl.constexpr = BLOCK_M // HEADS
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     number = tl.program_id(0)
@@ -122,5 +122,8 @@ def prefix_kernel(
     )  # fmt: skip
     target = (split.to(tl.int64) * rows + row) * Q_HEADS + head
     mask = valid[:, None] & (col_v < V_DIM)[None, :]
-    tl.store(partial_lse_ptr + target, peak + tl.log2(total), mask=valid)
+    copies = tl.arange(0, LSE_COPIES)[None, :]
+    tl.store(
+        partial_lse_ptr + target[:, None] * LSE_COPIES + copies, (peak + tl.log2(total))[:, None], mask=valid[:, None]
+    )
     tl.store(partial_ptr + target[:, None] * V_DIM + col_v[None, :], acc / total[:, None], mask=mask)

@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from octavo.kernels.attention_decode import ENTRY_FIELDS, decode_kernel, schedule_kernel
+from octavo.kernels.attention_decode import ENTRY_FIELDS, LSE_COPIES, decode_kernel, schedule_kernel
 from octavo.kernels.attention_prefix import prefix_kernel
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.dependent_launch import launches_early
@@ -49,11 +49,11 @@ class DecodeWork:
     new: bool  # the newest key and value are not in the pages yet
     schedule: Tensor  # int32 [entries, 8]
     partial: Tensor  # float32 [entries, Hq, Dv]
-    partial_lse: Tensor  # float32 [entries, Hq]
+    partial_lse: Tensor  # float32 [entries, Hq, copies]
     counters: Tensor  # int32, zero between launches
     prefixes: SharedPrefixes | None
     prefix: Tensor  # float32 [splits, R, Hq, Dv]
-    prefix_lse: Tensor  # float32 [splits, R, Hq]
+    prefix_lse: Tensor  # float32 [splits, R, Hq, copies]
 
 
 def decode_tile(
@@ -147,11 +147,11 @@ def decode_work(
         new=new,
         schedule=schedule,
         partial=room(entries, shape.q_heads, shape.v_dim),
-        partial_lse=room(entries, shape.q_heads),
+        partial_lse=room(entries, shape.q_heads, LSE_COPIES.value),
         counters=counters,
         prefixes=prefixes,
         prefix=room(splits, rows, shape.q_heads, shape.v_dim),
-        prefix_lse=room(splits, rows, shape.q_heads),
+        prefix_lse=room(splits, rows, shape.q_heads, LSE_COPIES.value),
     )
 
 
