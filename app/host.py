@@ -275,7 +275,7 @@ class ModelHost:
                 report("finding", 0, 0, "")
                 source = self._find(config, report)
                 report("checking", 0, 0, "")
-                self._check(source, config, self._held())
+                self._check(source, config, Holding.of(self._engine))
                 before = self._give_way(attempt, config)
                 self._finish(attempt, config, self._build(source, config, report))
                 return
@@ -292,11 +292,6 @@ class ModelHost:
                 before is not None and self._restore(attempt, before, chosen_before, failure)
             ):
                 self._fail(attempt, failure)
-
-    def _held(self) -> Holding:
-        """What the loaded model would give back, in bytes by device."""
-        engine = self._engine
-        return Holding() if engine is None else Holding(engine.info.weight_bytes, engine.info.kv_bytes)
 
     def _give_way(self, attempt: int, config: Config) -> Config | None:
         """Closes the loaded model, if there is one, and says how it had been loaded."""

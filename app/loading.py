@@ -37,6 +37,18 @@ class Holding:
     weight_bytes: int = 0
     kv_bytes: int = 0
 
+    @classmethod
+    def of(cls, engine: Engine | None) -> Holding:
+        """On the CPU pages that no chat has touched take no memory yet, so only the weights count there."""
+        if engine is None:
+            return cls()
+        info = engine.info
+        return cls(info.weight_bytes, 0 if info.device.lower() == "cpu" else info.kv_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.kv_bytes
+
 
 class LoadCancelled(OctavoError):
     """The user cancelled a load; raised inside it at the next report of progress."""
@@ -69,7 +81,7 @@ def check_model(source: str | Path, config: Config, holding: Holding) -> None:
         return
     from octavo.app.library.readiness import require_loadable
 
-    require_loadable(source, config, holding.weight_bytes + holding.kv_bytes)
+    require_loadable(source, config, holding.total_bytes)
 
 
 def check_nothing(source: str | Path, config: Config, holding: Holding) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import threading
 import time
@@ -253,7 +254,7 @@ class Switching:
         return Path(config.model.id)
 
     def check(self, source: object, config: object, holding: Holding) -> None:
-        self.did.append(f"check {source} beside {holding.weight_bytes + holding.kv_bytes}")
+        self.did.append(f"check {source} beside {holding.total_bytes}")
         self.fail("check")
 
     def build(self, source: object, config: object, report: Any) -> FakeEngine:
@@ -285,7 +286,7 @@ def test_the_next_model_is_found_and_checked_before_the_loaded_one_is_closed(
     switching: Switching, tmp_path: Path
 ) -> None:
     assert switching.load(tmp_path, "new") == "ready"
-    assert switching.did == ["find new", "check new beside 2", "close old", "build new"]
+    assert switching.did == ["find new", "check new beside 1", "close old", "build new"]
     assert (switching.host.model_id, switching.host.next_id, switching.host.error) == ("new", None, None)
 
 
@@ -348,3 +349,12 @@ def test_unloading_while_the_next_one_is_fetched_ends_both(switching: Switching,
     assert switching.host.wait(30) == "empty"
     assert switching.did == ["find new", "close old"]
     assert (switching.host.model_id, switching.host.next_id) == (None, None)
+
+
+def test_a_gpu_gives_back_what_chats_had_too_and_a_cpu_never_took_it() -> None:
+    engine = FakeEngine()
+    for device, total in (("cpu", 3), ("CPU", 3), ("NVIDIA H200", 10)):
+        engine.info = dataclasses.replace(engine.info, device=device, weight_bytes=3, kv_bytes=7)
+        assert Holding.of(engine).total_bytes == total
+    engine.close()
+    assert Holding.of(None).total_bytes == 0

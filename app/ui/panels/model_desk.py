@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from octavo.app.api.errors import ApiError
 from octavo.app.config import ConfigError, save
 from octavo.app.hardware import look as look_at_hardware
-from octavo.app.host import ModelHost
+from octavo.app.host import Holding, ModelHost
 from octavo.app.library import LibraryError, ModelNotFoundError, hub, resolve_model
 from octavo.app.library.cache import hub_cache
 from octavo.app.library.catalog import LocalModel, list_models, remove_model
@@ -214,8 +214,7 @@ class ModelDesk:
         return self._sketches.of_path(path)
 
     def _held(self) -> int:
-        engine = self._host.engine
-        return 0 if engine is None else engine.info.weight_bytes + engine.info.kv_bytes
+        return Holding.of(self._host.engine).total_bytes
 
     # Which model runs
 
