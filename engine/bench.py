@@ -49,6 +49,7 @@ class Workload:
     shared_prefix: int
     new_tokens: int
     text: str | None = None  # a message in words instead of random ids, for models with a tokenizer; ends where it ends
+    begins: str = ""  # the reply's first words, given
 
     @property
     def context_length(self) -> int:
@@ -133,7 +134,8 @@ def _read_all(engine: Engine, workload: Workload, seed: int) -> list[_Reading]:
 def _prompts(engine: Engine, workload: Workload, seed: int) -> list[list[int]]:
     if workload.text is not None:
         messages = [{"role": "user", "content": workload.text}]
-        return [list(engine.template.render(messages).ids)] * workload.requests
+        ids = [*engine.template.render(messages).ids, *engine.tokenizer.encode(workload.begins)]
+        return [ids] * workload.requests
     rng = random.Random(f"{workload.name}-{seed}")
     vocab = engine.info.vocab_size
     shared = [rng.randrange(3, vocab) for _ in range(workload.shared_prefix)]
