@@ -200,13 +200,14 @@ def test_a_header_is_read_from_a_files_first_bytes_as_soon_as_they_hold_it(
 ) -> None:
     path = write_gguf("llama", llama_metadata, llama_tensors)
     whole, expected = path.read_bytes(), read_gguf(path)
-    known = [read_gguf_beginning("model.gguf", whole[:end], len(whole)) for end in range(len(whole))]
-    first = next(end for end, header in enumerate(known) if header is not None)
+    ends = [*range(0, len(whole), max(1, len(whole) // 400)), len(whole)]
+    known = [read_gguf_beginning("model.gguf", whole[:end], len(whole)) for end in ends]
+    first = next(at for at, header in enumerate(known) if header is not None)
     assert all(header is None for header in known[:first])
     for header in known[first:]:
         assert header is not None
         assert (header.tensors, header.size_bytes) == (expected.tensors, len(whole))
-    assert first < len(whole) - 4 * sum(tensor.size for tensor in llama_tensors.values()) + 64
+    assert ends[first] < len(whole) - 2 * sum(tensor.size for tensor in llama_tensors.values())
     remote = GGUFCheckpoint(Path("elsewhere.gguf"), [known[-1]])
     assert remote.config == GGUFCheckpoint(path).config
 
