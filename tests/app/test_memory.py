@@ -24,22 +24,27 @@ async def rest(host: ModelHost) -> None:
     await host.wait_until_settled()
 
 
+def use(host: ModelHost) -> int:
+    """A short reply of the model, once it is there; returns the size of its weights."""
+    assert host.wait(60) == "ready", host.error
+    assert host.engine is not None
+    for _ in host.engine.submit(list(range(5, 105)), SamplingParams(max_tokens=4, temperature=0.0)):
+        pass
+    return host.engine.info.weight_bytes
+
+
 def test_a_model_nobody_uses_gives_all_its_memory_back(
     starter_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_STARTER", str(starter_path))
     host = ModelHost()
     host.load(settings(tmp_path, model__id="starter", model__device="cpu").values)
-    assert host.wait(60) == "ready", host.error
-    asyncio.run(rest(host))  # once before anything is measured: the libraries it brings in stay
+    use(host)
+    asyncio.run(rest(host))  # once before anything is measured: libraries and compiled code stay
     release_memory()
     before = resident_bytes()
     host.wake()
-    assert host.wait(60) == "ready", host.error
-    assert host.engine is not None
-    weights = host.engine.info.weight_bytes
-    for _ in host.engine.submit(list(range(5, 105)), SamplingParams(max_tokens=4, temperature=0.0)):
-        pass
+    weights = use(host)
     assert resident_bytes() - before > 0.9 * weights
     asyncio.run(rest(host))
     assert resident_bytes() - before < NOISE_BYTES
