@@ -108,7 +108,14 @@ class ScriptedEngine:
         used = sum(len(owned) for owned in self._owned().values())
         return EngineStatus(
             state="ready",
-            pages={"total": PAGES, "free": PAGES - used, "cached": 0, "used": used, "shared": 0, "page_size": PAGE_SIZE},
+            pages={
+                "total": PAGES,
+                "free": PAGES - used,
+                "cached": 0,
+                "used": used,
+                "shared": 0,
+                "page_size": PAGE_SIZE,
+            },
             requests={"running": len(self._running), "waiting": 0, "swapped": 0},
             counters=dict.fromkeys(counters, 0) | {"generated_tokens": self._said},
             settings={},
