@@ -362,7 +362,7 @@ class ModelHost:
                 if attempt != self._attempt:
                     raise LoadCancelled
                 new_stage = self._progress is None or self._progress.stage != stage
-                self._progress = HostProgress(stage, done, total, source or (self._progress or _START).source)
+                self._progress = HostProgress(stage, done, total, source)
                 if new_stage or time.monotonic() - self._notified_s >= NOTIFY_EVERY_S:
                     self._notify()
 
@@ -386,9 +386,6 @@ class ModelHost:
                 listener()
             except Exception:  # such as an event loop that has ended
                 log.debug("A listener of the model host failed", exc_info=True)
-
-
-_START = HostProgress("starting")
 
 
 def _close(engine: Engine) -> None:

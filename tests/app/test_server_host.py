@@ -59,6 +59,26 @@ def test_a_load_goes_from_empty_over_loading_to_ready(loads: GatedLoads, config:
     host.close()
 
 
+def test_only_a_stage_that_fetches_names_where_from(config: Config) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def find(config: object, report: Any) -> Path:
+        report("downloading", 1, 2, "index")
+        return Path("found")
+
+    def build(source: object, config: object, report: Any) -> FakeEngine:
+        report("weights", 1, 2, "")
+        return FakeEngine()
+
+    host = ModelHost(find=find, build=build)
+    host.add_listener(lambda: seen.append((host.progress.stage, host.progress.source)) if host.progress else None)
+    host.load(config)
+    assert host.wait(30) == "ready"
+    assert ("downloading", "index") in seen
+    assert ("weights", "") in seen
+    host.close()
+
+
 def test_what_the_engine_did_differently_is_told(config: Config) -> None:
     loads = GatedLoads(lambda: FakeEngine(notices=("No GPU was found; running on the CPU.",)))
     loads.open()
