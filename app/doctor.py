@@ -19,7 +19,7 @@ from octavo.app.version import octavo_version, version_of
 
 Verdict = Literal["ok", "note", "wrong"]
 MARKS: dict[Verdict, str] = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
-CUDA_TORCH_HINT = "Install a CUDA build of torch (README, section Install)."
+CUDA_TORCH_HINT = "Install a CUDA build of torch (README, section A CUDA GPU)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _running(data: Path) -> Iterator[Finding]:
         return
     yield Finding("ok", "running", f"process {running.pid} at {running.url}")
     for subject, text in facts_of(status):
-        yield Finding("ok", subject, text)
+        yield Finding("note" if subject in ("error", "notice") else "ok", subject, text)
 
 
 def _system() -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -128,3 +129,20 @@ def test_a_folder_that_cannot_be_written_and_a_starter_that_is_gone_are_wrong(
     assert "cannot be written" in wrong[0]
     assert "OCTAVO_STARTER names" in wrong[1]
     assert len(wrong) == 2
+
+
+def test_the_readme_has_the_section_that_is_named() -> None:
+    named = re.search(r"README, section (.+)\)", doctor.CUDA_TORCH_HINT)
+    assert named is not None
+    readme = Path(__file__).parents[3].joinpath("README.md").read_text(encoding="utf-8")
+    assert f"## {named[1]}\n" in readme
+
+
+def test_what_a_running_octavo_warns_of_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    running = types.SimpleNamespace(pid=7, url="http://127.0.0.1:1")
+    monkeypatch.setattr("octavo.app.instance.InstanceLock.running", lambda self: running)
+    facts = [("state", "ready"), ("error", "No room."), ("notice", "On the CPU.")]
+    monkeypatch.setattr("octavo.app.monitor.facts.fetch_status", lambda url: {})
+    monkeypatch.setattr("octavo.app.monitor.facts.facts_of", lambda status: iter(facts))
+    found = [(finding.verdict, finding.subject) for finding in doctor._running(tmp_path)]
+    assert found == [("ok", "running"), ("ok", "state"), ("note", "error"), ("note", "notice")]
