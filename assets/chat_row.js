@@ -43,7 +43,8 @@ export class Row {
     const name = chat.title || t("chats.untitled");
     fill(this.title, name, found?.wanted);
     const tags = chat.tags.map((tag) => `#${tag}`).join(" ");
-    const under = found?.snippet || tags;
+    const folder = chat.pinned && chat.folder; // pinned, it does not stand under its folder's name
+    const under = found?.snippet || [folder, tags].filter(Boolean).join(" · ");
     fill(this.more, under, found?.wanted);
     this.more.hidden = !under;
     this.link.title = [name, chat.folder, tags, dayAndTime(chat.updated)].filter(Boolean).join("\n");
