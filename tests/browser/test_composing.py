@@ -65,7 +65,7 @@ def test_files_are_attached_counted_kept_over_a_reload_and_sent(page: Page) -> N
 def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
     page.get_by_role("button", name="Preset", exact=True).click()
     panel = page.get_by_role("complementary", name="Presets")
-    panel.get_by_text("0.7 as a rule").wait_for()
+    panel.get_by_text("0.7 by default").wait_for()
     panel.get_by_role("textbox", name="System text").fill("Answer like a sailor.")
     temperature = panel.get_by_role("textbox", name="Temperature")
     temperature.fill("hot")

@@ -24,7 +24,7 @@ EN: dict[str, str] = {
     "presets.sampling": "How words are chosen",
     "presets.from.model": "{value}, this model's own default",
     "presets.from.settings": "{value}, from the settings",
-    "presets.from.octavo": "{value} as a rule",
+    "presets.from.octavo": "{value} by default",
     "presets.unset": "Not set.",
     "presets.own": "Set for this chat.",
     "presets.back": "Back to {value}",
