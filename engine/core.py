@@ -245,9 +245,14 @@ class EngineCore:
         decoding = [request for request in scheduler.running if request.num_unplanned <= 1]
         if len(decoding) < len(scheduler.running):
             return {}
-        if not self._flights:
-            return speculator.propose(decoding)
-        return None if speculator.is_promising(decoding) else {}
+        try:
+            if not self._flights:
+                return speculator.propose(decoding)
+            return None if speculator.is_promising(decoding) else {}
+        except Exception:  # a guess is never worth a reply
+            log.exception("tokens could not be guessed; from here on they are computed one at a time")
+            self._speculator = None
+            return {}
 
     def _repeats(self) -> int:
         step_s = self.scheduler.budget.estimate_s(0)

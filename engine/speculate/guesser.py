@@ -8,7 +8,7 @@ from typing import Protocol
 
 from octavo.engine.request import Request
 from octavo.engine.run.step import StepResult
-from octavo.engine.schedule.plan import RowWork, StepPlan
+from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
 
 
 class _Pending(Protocol):
@@ -53,7 +53,10 @@ class Guesser:
             for name in sorted(open_ids):
                 text = texts[name]
                 works.append(RowWork(text, len(text.tokens) - 1, 1, True, text.epoch, min(repeats, left[name])))
-            result = self._runner.launch(StepPlan(tuple(works), len(works), repeats)).wait()
+            try:
+                result = self._runner.launch(StepPlan(tuple(works), len(works), repeats)).wait()
+            except PlanAgain:  # there was no memory to repeat a step; the runner asks for no repeats any more
+                continue
             for work, tokens, finite in zip(works, result.tokens, result.finite, strict=True):
                 name = work.request.id
                 drawn[name] += tokens

@@ -381,6 +381,27 @@ def test_a_guess_never_passes_the_limit_or_an_end_token(harness: Make, fake_gree
         assert h.finished("a").reason == "stop"
 
 
+def test_a_drafter_that_breaks_ends_guessing_and_no_reply(harness: Make, fake_greedy: Greedy) -> None:
+    class Breaking(Oracle):
+        asked = 0
+
+        def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[str, tuple[int, ...]]:
+            self.asked += 1
+            if self.asked == 3:
+                raise torch.cuda.OutOfMemoryError("no room for the draft model's step")
+            return super().propose(wanted)
+
+    drafter = Breaking(1, 1.0)
+    h = harness(tick=1e-6, speculator=Speculator(drafter, 2))
+    h.submit("a", [1, 2, 3], 30)
+    h.submit("b", [4, 5], 30)
+    h.run()
+    assert h.tokens("a") == fake_greedy([1, 2, 3], 30)
+    assert h.tokens("b") == fake_greedy([4, 5], 30)
+    assert h.finished("a").reason == h.finished("b").reason == "length"
+    assert drafter.asked == 3
+
+
 @pytest.mark.parametrize("ahead", [0, 4])
 @pytest.mark.parametrize("cache", ["tree", "none"])
 def test_eight_growing_chats_in_sixty_four_pages_all_finish(
