@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,11 @@ def source_digest() -> str:
 def is_kept(folder: Path) -> bool:
     """Whether an earlier `compile_entry` of the same sources left something in a folder."""
     return next((folder / source_digest()).rglob("*.nbc"), None) is not None
+
+
+def drop_kept(folder: Path) -> None:
+    """Removes what earlier `compile_entry`s of the same sources left in a folder, so that the next one starts anew."""
+    shutil.rmtree(folder / source_digest(), ignore_errors=True)
 
 
 def compile_entry(kind: str, folder: Path | None = None) -> Callable[..., None]:
