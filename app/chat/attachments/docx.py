@@ -35,6 +35,7 @@ def read(file: BinaryIO) -> tuple[str, list[tuple[str, dict[str, int | str]]]]:
         with zipfile.ZipFile(file) as package:
             for unpacked in body.feed_from(package, _document_part(package)):
                 if body.length > LONGEST_TEXT:
+                    body.cut()
                     break
                 if unpacked > LARGEST_PART_BYTES:
                     raise Refused("bomb")
@@ -84,6 +85,12 @@ class _Body:
                 parser.Parse(chunk, False)
                 yield size
         parser.Parse(b"", True)
+
+    def cut(self) -> None:
+        """What is open ends here, so that its text counts."""
+        self._close_paragraph()
+        while self._tables:
+            self._close_table(self._tables.pop())
 
     def text(self) -> str:
         lines: list[str] = []

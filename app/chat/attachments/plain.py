@@ -49,7 +49,8 @@ def _guess(data: bytes) -> tuple[str, str] | None:
                 return None
     try:
         text = data.decode("gb18030")
-        if len(_COMMON_HAN.findall(text)) * 10 > len(_OTHER.findall(text)) * 9:
+        others = _OTHER.findall(text)
+        if len(_COMMON_HAN.findall(text)) * 10 > len(others) * 9 and not _are_accents(others):
             return "GB 18030", text
     except UnicodeDecodeError:
         pass
@@ -57,6 +58,13 @@ def _guess(data: bytes) -> tuple[str, str] | None:
     # A text is mostly letters: bytes that mean nothing, or nothing but signs, are something else.
     strange = sum(1 for c in text if c == "\ufffd" or (c > "\x7f" and not c.isalpha()))
     return None if strange * 5 > len(text) else ("Western European (Windows-1252)", text)
+
+
+def _are_accents(characters: list[str]) -> bool:
+    """Whether these are rather Western letters with accents, each read together with the plain letter behind it: few
+    Chinese characters have a Latin letter as their second byte."""
+    some = characters[:10_000]
+    return sum(c.encode("gb18030")[1:2].isalpha() for c in some) * 2 > len(some)
 
 
 def _is_binary(text: str) -> bool:

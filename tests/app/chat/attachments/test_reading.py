@@ -89,6 +89,8 @@ def assembled(objects: list[bytes], trailer: str = "") -> bytes:
         ("plain text without a mark".encode("utf-16-le"), "plain text without a mark", "UTF-16"),
         ("你好，世界。这是一段旧文本。".encode("gb18030"), "你好，世界。这是一段旧文本。", "GB 18030"),
         ("Grüße aus München".encode("cp1252"), "Grüße aus München", "Windows-1252"),
+        ("fünf Öllampen".encode("cp1252"), "fünf Öllampen", "Windows-1252"),
+        ("裡面說這個體驗".encode("gb18030"), "裡面說這個體驗", "GB 18030"),
         (b"\x1b[31mred\x1b[0m log\n", "\x1b[31mred\x1b[0m log\n", None),
         (b"BM is how this sentence begins", "BM is how this sentence begins", None),
     ],
@@ -170,6 +172,13 @@ def test_a_zip_bomb_is_given_up_soon() -> None:
     with pytest.raises(AttachmentError, match="far larger inside"):
         read_file("bomb.docx", docx(f"<w:p>{' ' * 200_000_000}</w:p>"))
     assert time.monotonic() - begun < 20
+
+
+def test_a_word_file_of_one_endless_paragraph_is_called_too_long() -> None:
+    text = "a" * (LONGEST_TEXT + 1)
+    for body in (paragraph(text), f"<w:tbl><w:tr><w:tc>{paragraph(text)}</w:tc></w:tr></w:tbl>"):
+        with pytest.raises(AttachmentError, match="characters of text"):
+            read_file("long.docx", docx(body + "<w:p/>" * 100_000))
 
 
 def test_a_pdf_that_unpacks_without_end_fails_alone() -> None:
