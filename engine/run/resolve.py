@@ -162,7 +162,7 @@ def resolve_cache(
         pages = share_pages(groups, budget, page_size, kv_dtype, wanted, chunk)
     if notice:
         log.warning("%s", notice)
-    log.info("context %d tokens, %s pages of %d tokens", wanted, pages, page_size)
+    log.info("context %d tokens, %s pages of %d tokens", wanted, " and ".join(map(str, pages)), page_size)
     return CacheSize(wanted, page_size, tuple(pages), notice)
 
 
