@@ -74,7 +74,7 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
             raise not_from_here()
         what = (await read_body(request)).get("what")
         cleaners = _cleaners(deps, started_in)
-        if not isinstance(what, list) or not what or not set(what) <= cleaners.keys():
+        if not isinstance(what, list) or not what or any(name not in [*cleaners] for name in what):
             raise ApiError(400, f"Send what to delete: a list of {', '.join(cleaners)}.", param="what")
         for name in what:
             await asyncio.to_thread(cleaners[name])

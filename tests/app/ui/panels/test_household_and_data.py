@@ -103,7 +103,7 @@ def test_a_deleted_chat_leaves_no_word_in_the_file(house: House) -> None:
     assert log.read_text(encoding="utf-8") == ""
 
 
-@pytest.mark.parametrize("what", [None, [], ["everything"], "chats", ["chats", "settings"]])
+@pytest.mark.parametrize("what", [None, [], ["everything"], "chats", ["chats", "settings"], [["chats"]], [{}]])
 def test_only_what_is_named_is_deleted(house: House, what: object) -> None:
     here = house()
     here.service.create_chat()
