@@ -183,7 +183,8 @@ def _draft(
         return None
     draft = load_draft(config, model, tokenizer, resolve_context(config, model.max_positions))
     if isinstance(draft, OctavoError):
-        notices.append(f"Tokens are computed one at a time: {draft}")
+        left = "Only copies are guessed ahead" if config.speculation == "auto" else "Tokens are computed one at a time"
+        notices.append(f"{left}: {draft}")
         return None
     return draft
 

@@ -184,3 +184,12 @@ def test_a_model_that_is_not_there_is_a_notice_and_no_failure(make: Callable[...
     for engine in (make("draft", "nothing-here"), make("draft", None)):
         assert any("one at a time" in notice for notice in engine.info.notices)
         assert len(engine.submit([5, 6], SamplingParams(max_tokens=3)).result().token_ids) == 3
+
+
+def test_without_the_model_that_is_asked_second_copies_are_guessed_and_the_notice_says_so(
+    make: Callable[..., Engine],
+) -> None:
+    engine = make("auto", "nothing-here")
+    assert any(notice.startswith("Only copies are guessed ahead: ") for notice in engine.info.notices)
+    params = SamplingParams(max_tokens=40, logit_bias=((7, 100.0),))
+    assert engine.submit([7] * 8, params).result().finished.usage.draft_tokens > 0
