@@ -7,6 +7,7 @@ and triton. Every workload runs three times with fresh prompts; the best of the 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import datetime
 import itertools
@@ -16,7 +17,6 @@ import platform
 import random
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,15 +120,13 @@ def _read_all(engine: Engine, workload: Workload, seed: int) -> list[_Reading]:
     readings = [_Reading(prompt=prompt) for prompt in prompts]
     begin = time.perf_counter()
     handles = [engine.submit(prompt, params) for prompt in prompts]
-    threads = [
-        threading.Thread(target=_read, args=(handle, reading, begin))
-        for handle, reading in zip(handles, readings, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    asyncio.run(_read_together(handles, readings, begin))
     return readings
+
+
+async def _read_together(handles: Sequence[RequestHandle], readings: Sequence[_Reading], begin: float) -> None:
+    """As the server reads: all streams in one loop."""
+    await asyncio.gather(*(_read(handle, reading, begin) for handle, reading in zip(handles, readings, strict=True)))
 
 
 def _prompts(engine: Engine, workload: Workload, seed: int) -> list[list[int]]:
@@ -143,8 +141,8 @@ def _prompts(engine: Engine, workload: Workload, seed: int) -> list[list[int]]:
     return [[*shared, *(rng.randrange(3, vocab) for _ in range(own))] for _ in range(workload.requests)]
 
 
-def _read(handle: RequestHandle, reading: _Reading, begin: float) -> None:
-    for event in handle:
+async def _read(handle: RequestHandle, reading: _Reading, begin: float) -> None:
+    async for event in handle.stream():
         if isinstance(event, Delta) and event.token_ids:
             reading.arrivals.append((time.perf_counter() - begin, len(event.token_ids)))
             reading.token_ids.extend(event.token_ids)
