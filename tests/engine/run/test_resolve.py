@@ -94,7 +94,7 @@ def test_a_windowed_group_gets_fewer_pages_than_a_full_one() -> None:
     assert (windowed - 1) * 16 >= 512 + 256
 
 
-def test_the_chunk_never_exceeds_the_context() -> None:
+def test_the_chunk_is_what_was_asked_for_or_the_devices_own() -> None:
     assert resolve.resolve_chunk(64, CPU) == 64
     assert resolve.resolve_chunk(None, CPU) == 512
 
