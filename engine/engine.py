@@ -98,6 +98,7 @@ class Engine:
         self._waker = Waker()
         self._inbox: deque[Callable[[], None]] = deque()
         self._news = threading.Condition()
+        self._settled = threading.Event()
         self._state: Literal["ready", "failed", "closed"] = "ready"
         self._last_step_s = time.monotonic()
         self._snapshot_s = 0.0
@@ -183,6 +184,7 @@ class Engine:
             if len(self._streams) >= self._parts.max_running + self.config.queue_limit:
                 raise QueueFullError(self.config.queue_limit)
             self._streams[request.id] = stream
+            self._settled.clear()
             self._inbox.append(lambda: self._core.submit(request, ends, output))
             self._news.notify()
         return RequestHandle(request.id, request.num_prompt, stream, self.abort)
@@ -214,6 +216,11 @@ class Engine:
             progress_s=time.monotonic() - self._last_step_s if waiting and self._state == "ready" else 0.0,
         )
 
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Waits until no request is left and everything was prepared that the ones so far would have gained from
+        (captured graphs, on CUDA); False if that takes longer."""
+        return self._settled.wait(timeout_s)
+
     def census(self, most_cells: int, timeout_s: float = 1.0) -> PageCensus | None:
         """Where every page is now, counted between two steps; None if the engine does not come to it in time."""
         done = threading.Event()
@@ -237,6 +244,7 @@ class Engine:
         with self._news:
             if self._state != "closed":
                 self._state = "closed"
+                self._settled.set()
                 self._news.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -294,6 +302,7 @@ class Engine:
                 if idle and prepared:
                     self._take_snapshot()
                     self._core.scheduler.check_integrity()
+                    self._settled.set()
                     self._news.wait()
                     continue
             if idle:

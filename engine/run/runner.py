@@ -93,6 +93,8 @@ class ModelRunner:
         """Captures one graph that is likely to be needed or was missed; False if there is none. For idle times."""
         if self._graphs is None or self._mixed is None:
             return False
+        if self._mixed.prepare_next():
+            return True
         if self._to_prepare:
             rows, prompt_tokens, kind = self._to_prepare.pop(0)
             if prompt_tokens:
@@ -100,7 +102,7 @@ class ModelRunner:
             else:
                 self._graphs.prepare(rows, kind)
             return True
-        return self._mixed.prepare_next()
+        return False
 
     def _launch_graph(self, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
         assert self._graphs is not None

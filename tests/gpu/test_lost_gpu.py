@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("psutil", reason="the app's libraries are not installed")
 pytest.importorskip("pynvml", reason="the app's libraries are not installed")
 
+pytest.importorskip("octavo.app.gpu_watch", reason="the app is not installed")
+
 # In a process of its own: what breaks the context breaks it for every test after it.
 SCRIPT = """
 import torch

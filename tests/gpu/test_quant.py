@@ -38,12 +38,13 @@ def test_codes_are_those_of_the_cpu(name: str, rows: int, columns: int) -> None:
     for plane, expected in host.planes.items():
         found = device.planes[plane].cpu().view(torch.uint8) if expected.element_size() == 1 else None
         if found is None:
-            torch.testing.assert_close(device.planes[plane].cpu(), expected, rtol=1e-2, atol=0)
+            apart = (device.planes[plane].cpu() - expected).abs() > 1e-2 * expected.abs()
+            assert float(apart.float().mean()) < 1e-4  # of two scales as good as each other either may be taken
         else:  # a division may round a scale, and so now and then a code, to its neighbour
             assert float((found != expected.view(torch.uint8)).float().mean()) < 1e-3
-    torch.testing.assert_close(
-        form.dequantize(device).cpu().float(), form.dequantize(host).float(), rtol=0.02, atol=0.02
-    )
+    found, expected = form.dequantize(device).cpu().float(), form.dequantize(host).float()
+    apart = (found - expected).abs() > 0.02 + 0.02 * expected.abs()
+    assert float(apart.float().mean()) < 1e-4
 
 
 @pytest.mark.parametrize("name", ROUNDING)
@@ -59,8 +60,13 @@ def test_products_are_those_of_the_decoded_weight(name: str, rows: int, columns:
     expected = x.double() @ form.dequantize(packed).double().T
     found = form.linear(x, packed).double()
     error = float((found - expected).norm() / expected.norm())
-    rounds_tokens = name in ("int8-dynamic", "llm-int8") or (name == "fp8" and has_float8_units(x.device))
-    assert error < (0.04 if rounds_tokens else 0.006)
+    if name == "int8-dynamic":  # rounding to steps of the largest input / 127, which one channel makes large
+        step = x.double().abs().amax(1, keepdim=True) / 127
+        rounding = float((step.expand_as(x) / 12**0.5).norm() / x.double().norm())
+    else:
+        rounds = name == "llm-int8" or (name == "fp8" and has_float8_units(x.device))
+        rounding = 0.03 if rounds else 0.0
+    assert error < 1.25 * rounding + 0.006
 
 
 def test_eight_bit_float_products_sum_far_rows_exactly_enough() -> None:

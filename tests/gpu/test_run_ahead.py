@@ -209,6 +209,7 @@ def test_no_depth_and_no_repetition_changes_a_reply(params: SamplingParams, make
     engine = make_engine(1, 16, prefix_sharing=False)
     for _ in range(3):  # the first time eager, the second captured, the third replayed
         assert replies(engine, params) == plain
+        assert engine.settle(60)
     mixed: Any = engine._core._runner._mixed  # type: ignore[attr-defined]
     assert sum(captured is not None for captured in mixed._captured.values()) > 1
 
