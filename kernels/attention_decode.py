@@ -10,21 +10,27 @@ would not reach tensor cores (float32, devices before 8.0) a program takes one q
 vectors. A row that is one run is written at once. Else each run leaves float32 values and a base-2 log-sum-exp, and
 whichever of a row's programs ends last weighs them, always in the order of the keys, and sets the counter of arrivals
 back to zero for the next launch. NEW: the newest key and value come from the step's projection, not from the pages;
-the row's last run rotates them, attends to them and stores them, every program rotates its own queries.
-Bound by the bytes of the keys and values read at many rows, by the chain of dependent loads at few.
+the row's last run rotates them, attends to them and stores them, every program rotates its own queries. EARLY: a
+program starts while the projection still runs (dependent launch), reads its entry, asks for its first keys and values,
+which are older than the step, and waits only then.
+
+Bound by the bytes of the keys and values read at many rows (4.0 of a copy's 4.3 TB/s on an H200, 64 rows of 2,176
+tokens at 8 x 128), by the chain of dependent loads at few.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.attention_rope import load_rotated
-from octavo.kernels.attention_tile import attend_tiles, softcapped, tile_offsets, tile_pages
+from octavo.kernels.attention_tile import attend_tiles, prefetch_rows, softcapped, tile_offsets, tile_pages
 
 # Fields of a schedule entry, int32 each: row (-1: nothing to do), keys lo .. hi, first key that may be read, number of
 # the run, runs of the row, entry of its first run, position of the query (-1: a row without tokens).
 ENTRY_FIELDS = 8
+LSE_COPIES = tl.constexpr(4)  # float32 values a thread loads at once
 
 
 @triton.jit(
@@ -43,6 +49,7 @@ def schedule_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
     MIN_TILES: tl.constexpr,
+    MAX_RUNS: tl.constexpr,
     WINDOW: tl.constexpr,
     CAUSAL: tl.constexpr,
     NEW: tl.constexpr,
@@ -50,7 +57,8 @@ def schedule_kernel(
 ):
     """Grid (rows): each writes the entries of its row, the first also those that stay empty.
 
-    A run is as many tiles long as gives `wanted_runs` over all rows, at least MIN_TILES; rows + wanted_runs entries
+    A run is as many tiles long as gives `wanted_runs` over all rows, at least MIN_TILES, and a row has
+    at most MAX_RUNS, which one program must weigh; rows + wanted_runs entries
     always suffice.
     """
     own = tl.program_id(0)
@@ -72,6 +80,7 @@ def schedule_kernel(
     start = first // BLOCK_N * BLOCK_N
     tiles = (end - start + BLOCK_N - 1) // BLOCK_N
     length = tl.maximum((tl.sum(tiles, 0) + wanted_runs - 1) // wanted_runs, MIN_TILES)
+    length = tl.maximum(length, (tiles + MAX_RUNS - 1) // MAX_RUNS)
     runs = tl.maximum((tiles + length - 1) // length, 1)
     each = tl.maximum((tiles + runs - 1) // runs, 1)  # the same number of runs, evenly cut
     runs = tl.where(valid, tl.maximum((tiles + each - 1) // each, 1), 0)
@@ -122,28 +131,29 @@ def weigh(
     valid,
     V_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,
-    BLOCK_S: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
-    """Folds `count` partial results, `stride` heads apart, into (acc [G, BLOCK_V], peak [G], total [G])."""
-    col_v = tl.arange(0, BLOCK_V)
-    for at in range(0, count, BLOCK_S):
-        run = at + tl.arange(0, BLOCK_S)
-        source = run[:, None] * stride + head[None, :]
-        mask = (run < count)[:, None] & valid[None, :]
-        base2 = tl.load(lse_ptr + source, mask=mask, other=float("-inf"), cache_modifier=".cg")
-        values = tl.load(
-            values_ptr + source[:, :, None] * V_DIM + col_v[None, None, :],
-            mask=mask[:, :, None] & (col_v < V_DIM)[None, None, :],
-            other=0.0,
-            cache_modifier=".cg",
-        )
-        new_peak = tl.maximum(peak, tl.max(base2, 0))
-        anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-        weights = tl.exp2(base2 - anchor[None, :])
-        decay = tl.exp2(peak - anchor)
-        total = total * decay + tl.sum(weights, 0)
-        acc = acc * decay[:, None] + tl.sum(weights[:, :, None] * values, 0)
-        peak = new_peak
+    """Folds `count` partial results, `stride` heads apart, into (acc, peak, total), each [G, BLOCK_V].
+
+    Every thread weighs its own channels: the loads of UNROLL results are in flight at once, and nothing is exchanged
+    between threads, which cost more than reading a weight once a channel. A result's log-sum-exp is stored as often as
+    a thread loads values at once, so that both loads lie alike over the threads.
+    """
+    col_v = tl.arange(0, BLOCK_V)[None, :]
+    for at in range(0, count, UNROLL):
+        for step in tl.static_range(UNROLL):
+            source = ((at + step) * stride + head)[:, None]
+            copy = source * LSE_COPIES + col_v % LSE_COPIES
+            there = valid[:, None] & (col_v < tl.where(at + step < count, V_DIM, 0))
+            base2 = tl.load(lse_ptr + copy, mask=there, other=float("-inf"), cache_modifier=".cg")
+            values = tl.load(values_ptr + source * V_DIM + col_v, mask=there, other=0.0, cache_modifier=".cg")
+            new_peak = tl.maximum(peak, base2)
+            anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+            weight = tl.exp2(base2 - anchor)
+            decay = tl.exp2(peak - anchor)
+            total = total * decay + weight
+            acc = acc * decay + weight * values
+            peak = new_peak
     return acc, peak, total
 
 
@@ -168,7 +178,7 @@ def merge_runs(
     BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_G: tl.constexpr,
-    BLOCK_S: tl.constexpr,
+    UNROLL: tl.constexpr,
     SHARED: tl.constexpr,
     LSE: tl.constexpr,
 ):
@@ -178,24 +188,25 @@ def merge_runs(
     head = first_head + lane
     col_v = tl.arange(0, BLOCK_V)
     acc = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)
-    peak = tl.full([BLOCK_G], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_G], tl.float32)
+    peak = tl.full([BLOCK_G, BLOCK_V], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)
     if SHARED:
         acc, peak, total = weigh(
-            acc, peak, total, prefix_ptr + row * Q_HEADS * V_DIM, prefix_lse_ptr + row * Q_HEADS,
-            prefix_stride, prefix_runs, head, valid, V_DIM, BLOCK_V, BLOCK_S,
+            acc, peak, total, prefix_ptr + row * Q_HEADS * V_DIM, prefix_lse_ptr + row * Q_HEADS * LSE_COPIES,
+            prefix_stride, prefix_runs, head, valid, V_DIM, BLOCK_V, UNROLL,
         )  # fmt: skip
     acc, peak, total = weigh(
-        acc, peak, total, partial_ptr + base * Q_HEADS * V_DIM, partial_lse_ptr + base * Q_HEADS,
-        Q_HEADS, runs, head, valid, V_DIM, BLOCK_V, BLOCK_S,
+        acc, peak, total, partial_ptr + base * Q_HEADS * V_DIM, partial_lse_ptr + base * Q_HEADS * LSE_COPIES,
+        Q_HEADS, runs, head, valid, V_DIM, BLOCK_V, UNROLL,
     )  # fmt: skip
     divisor = tl.where(total == 0.0, 1.0, total)
-    values = (acc / divisor[:, None]).to(out_ptr.dtype.element_ty)
-    target = row * Q_HEADS + head
+    values = (acc / divisor).to(out_ptr.dtype.element_ty)
+    target = (row * Q_HEADS + head)[:, None]
     mask = valid[:, None] & (col_v < V_DIM)[None, :]
-    tl.store(out_ptr + target[:, None] * V_DIM + col_v[None, :], values, mask=mask)
+    tl.store(out_ptr + target * V_DIM + col_v[None, :], values, mask=mask)
     if LSE:
-        tl.store(lse_ptr + target, (peak + tl.log2(divisor)) * 0.6931471805599453, mask=valid)
+        one = valid[:, None] & (col_v == 0)[None, :]
+        tl.store(lse_ptr + target + 0 * col_v[None, :], (peak + tl.log2(divisor)) * 0.6931471805599453, mask=one)
 
 
 @triton.jit(
@@ -248,7 +259,7 @@ def decode_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_G: tl.constexpr,
-    BLOCK_S: tl.constexpr,
+    UNROLL: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SHARED: tl.constexpr,
@@ -261,9 +272,12 @@ def decode_kernel(
     HALF: tl.constexpr,
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """out [R, Hq, Dv], lse [R, Hq] natural; partial float32 [entries, Hq, Dv] and base-2 [entries, Hq];
-    prefix float32 [prefix_splits, R, Hq, Dv] and base-2 [prefix_splits, R, Hq]; counter int32 [R, programs a row]."""
+    """out [R, Hq, Dv], lse [R, Hq] natural; counter int32 [R, programs a row].
+
+    partial float32 [entries, Hq, Dv] and base-2 [entries, Hq, LSE_COPIES]; prefix the same of [prefix_splits, R, ...].
+    """
     entry = schedule_ptr + tl.program_id(0) * 8
     row = tl.load(entry).to(tl.int64)
     if row < 0:
@@ -287,51 +301,60 @@ def decode_kernel(
     k_base = k_ptr + kv_head * k_head_stride
     v_base = v_ptr + kv_head * v_head_stride
     table_ptr += row * table_stride
+    page = tile_pages(table_ptr, lo, first, hi, PAGE_SIZE, BLOCK_N)
+    if EARLY:  # cached keys and values are older than the step, and so is the schedule: no need to wait for the queries
+        if lo < hi:
+            offset = tile_offsets(lo, PAGE_SIZE, BLOCK_N)
+            SIZE: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth // 8
+            prefetch_rows(k_base + page * k_page_stride + offset * k_slot_stride, DIM * SIZE)
+            prefetch_rows(v_base + page * v_page_stride + offset * v_slot_stride, V_DIM * SIZE)
+        gdc_wait()
+        gdc_launch_dependents()
 
     q_heads = q_ptr + row * q_token_stride + head * q_head_stride
-    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
     if NEW:
         at = tl.maximum(position, 0) + tl.zeros([1], tl.int32)
+        newest = (run == runs - 1) & (position >= 0)
+        lone = tl.zeros([1], tl.int64)
+        k_head = k_new_ptr + row * k_new_token_stride + kv_head * k_new_head_stride + lone
         q = load_rotated(
             q_heads, head_mask, at, cos_sin_ptr, q_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST
         )  # fmt: skip
-        if (run == runs - 1) & (position >= 0):
-            one = tl.zeros([1], tl.int64) + kv_head
-            k_new = load_rotated(
-                k_new_ptr + row * k_new_token_stride + one * k_new_head_stride, one >= 0, at,
-                cos_sin_ptr, k_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST,
-            ).to(k_ptr.dtype.element_ty)  # fmt: skip
-            v_new = tl.load(
-                v_new_ptr + row * v_new_token_stride + kv_head * v_new_head_stride + col_v[None, :],
-                mask=(col_v < V_DIM)[None, :],
-                other=0.0,
-            ).to(v_ptr.dtype.element_ty)
-            if head_tile == 0:
-                slot = tl.load(slots_ptr + row)
-                page = slot // PAGE_SIZE
-                offset = slot % PAGE_SIZE
-                k_slot = k_base + page * k_page_stride + offset * k_slot_stride
-                v_slot = v_base + page * v_page_stride + offset * v_slot_stride
-                tl.store(k_slot + col_d[None, :], k_new, mask=(col_d < DIM)[None, :])
-                tl.store(v_slot + col_v[None, :], v_new, mask=(col_v < V_DIM)[None, :])
-            scores = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), 1)
-            if SOFTCAP:
-                peak = softcapped(scores, scale, softcap)
-            else:
-                peak = scores * (scale * 1.4426950408889634)
-            total += 1.0
-            acc += v_new.to(tl.float32)
+        k_new = load_rotated(
+            k_head, lone + newest.to(tl.int64) > 0, at, cos_sin_ptr, k_weight_ptr, eps,
+            DIM, BLOCK_D, HALF, NORM, ROUND_FIRST,
+        ).to(k_ptr.dtype.element_ty)  # fmt: skip
+        v_new = tl.load(
+            v_new_ptr + row * v_new_token_stride + kv_head * v_new_head_stride + col_v[None, :],
+            mask=(col_v < tl.where(newest, V_DIM, 0))[None, :],
+            other=0.0,
+        ).to(v_ptr.dtype.element_ty)
+        slot = tl.load(slots_ptr + row)
+        stores = newest & (head_tile == 0)
+        k_slot = k_base + slot // PAGE_SIZE * k_page_stride + slot % PAGE_SIZE * k_slot_stride
+        v_slot = v_base + slot // PAGE_SIZE * v_page_stride + slot % PAGE_SIZE * v_slot_stride
+        tl.store(k_slot + col_d[None, :], k_new, mask=(col_d < tl.where(stores, DIM, 0))[None, :])
+        tl.store(v_slot + col_v[None, :], v_new, mask=(col_v < tl.where(stores, V_DIM, 0))[None, :])
+        own_score = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), 1)
+        if SOFTCAP:
+            own_score = softcapped(own_score, scale, softcap)
+        else:
+            own_score = own_score * (scale * 1.4426950408889634)
+        peak = tl.where(newest, own_score, float("-inf"))
+        total = tl.where(newest, 1.0, 0.0) + tl.zeros([BLOCK_M], tl.float32)
+        acc = v_new.to(tl.float32) + tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     else:
         q_mask = head_mask[:, None] & (col_d < DIM)[None, :]
         q = tl.load(q_heads[:, None] + col_d[None, :], mask=q_mask, other=0.0)
+        acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
 
     if DOT:
         row_first = tl.zeros([BLOCK_M], tl.int32) + first
         row_last = tl.zeros([BLOCK_M], tl.int32) + (hi - 1)
         acc, peak, total = attend_tiles(
-            acc, peak, total, q, k_base, v_base, table_ptr, lo, hi, first, hi, row_first, row_last,
+            acc, peak, total, q, k_base, v_base, table_ptr, page, lo, hi, first, hi, row_first, row_last,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
             DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
         )  # fmt: skip
@@ -342,12 +365,12 @@ def decode_kernel(
             at_key = tl.multiple_of(at_key, BLOCK_N)
             cols = at_key + tl.arange(0, BLOCK_N)
             seen = (cols >= first) & (cols < hi)
-            page = tile_pages(table_ptr, at_key, first, hi, PAGE_SIZE, BLOCK_N)
             offset = tile_offsets(at_key, PAGE_SIZE, BLOCK_N)
             k_tile = k_base + (page * k_page_stride + offset * k_slot_stride)[:, None] + col_d[None, :]
             v_tile = v_base + (page * v_page_stride + offset * v_slot_stride)[:, None] + col_v[None, :]
             k = tl.load(k_tile, mask=seen[:, None] & (col_d < DIM)[None, :], other=0.0)
             v = tl.load(v_tile, mask=seen[:, None] & (col_v < V_DIM)[None, :], other=0.0)
+            page = tile_pages(table_ptr, at_key + BLOCK_N, first, hi, PAGE_SIZE, BLOCK_N)
             scores = tl.sum(k.to(tl.float32) * vector, 1)
             if SOFTCAP:
                 scores = softcapped(scores, scale, softcap)
@@ -376,7 +399,8 @@ def decode_kernel(
             tl.store(lse_ptr + target, base2 * 0.6931471805599453, mask=head_mask)
     else:
         target = (base + run) * Q_HEADS + head
-        tl.store(partial_lse_ptr + target, base2, mask=head_mask)
+        copies = tl.arange(0, LSE_COPIES)[None, :]
+        tl.store(partial_lse_ptr + target[:, None] * LSE_COPIES + copies, base2[:, None], mask=head_mask[:, None])
         tl.store(partial_ptr + target[:, None] * V_DIM + col_v[None, :], values, mask=mask)
         tl.debug_barrier()  # the whole program's results are written before its arrival is counted
         counter = counter_ptr + row * tl.num_programs(1) + tl.program_id(1)
@@ -386,5 +410,5 @@ def decode_kernel(
             merge_runs(
                 out_ptr, lse_ptr, partial_ptr, partial_lse_ptr, prefix_ptr, prefix_lse_ptr,
                 row, base, runs, rows * Q_HEADS, prefix_runs, kv_head * GROUP, head_tile * BLOCK_M,
-                Q_HEADS, GROUP, V_DIM, BLOCK_V, BLOCK_M, BLOCK_G, BLOCK_S, SHARED, LSE,
+                Q_HEADS, GROUP, V_DIM, BLOCK_V, BLOCK_M, BLOCK_G, UNROLL, SHARED, LSE,
             )  # fmt: skip

@@ -14,7 +14,7 @@ over dense keys: 615).
 import triton
 import triton.language as tl
 
-from octavo.kernels.attention_tile import attend_tiles
+from octavo.kernels.attention_tile import attend_tiles, tile_pages
 
 
 @triton.jit
@@ -122,15 +122,17 @@ def prefill_kernel(
     total = tl.zeros([BLOCK_M], tl.float32)
     lo = first_key // BLOCK_N * BLOCK_N
     if PEEL:
+        page = tile_pages(table_ptr, lo, first_key, end_key, PAGE_SIZE, BLOCK_N)
         common = (tl.min(tl.where(valid, row_last, end_key), 0) + 1) // BLOCK_N * BLOCK_N
         acc, peak, total = attend_tiles(
-            acc, peak, total, q, k_base, v_base, table_ptr, lo, common, first_key, end_key, row_first, row_last,
+            acc, peak, total, q, k_base, v_base, table_ptr, page, lo, common, first_key, end_key, row_first, row_last,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
             DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, False, PRECISION,
         )  # fmt: skip
         lo = common
+    page = tile_pages(table_ptr, lo, first_key, end_key, PAGE_SIZE, BLOCK_N)
     acc, peak, total = attend_tiles(
-        acc, peak, total, q, k_base, v_base, table_ptr, lo, end_key, first_key, end_key, row_first, row_last,
+        acc, peak, total, q, k_base, v_base, table_ptr, page, lo, end_key, first_key, end_key, row_first, row_last,
         k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
         DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
     )  # fmt: skip

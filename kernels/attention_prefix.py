@@ -12,10 +12,10 @@ read on the device; without spans every program returns at once.
 import triton
 import triton.language as tl
 
-from octavo.kernels.attention_decode import split_length
+from octavo.kernels.attention_decode import LSE_COPIES, split_length
 from octavo.kernels.attention_prefill import find_row
 from octavo.kernels.attention_rope import load_rotated
-from octavo.kernels.attention_tile import attend_tiles
+from octavo.kernels.attention_tile import attend_tiles, tile_pages
 
 
 @triton.jit(
@@ -68,7 +68,7 @@ def prefix_kernel(
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
 ):
-    """partial [splits, R, Hq, Dv], lse [splits, R, Hq]; NEW: q is not rotated yet."""
+    """partial [splits, R, Hq, Dv], base-2 lse [splits, R, Hq, LSE_COPIES]; NEW: q is not rotated yet."""
     ROWS: tl.constexpr = BLOCK_M // HEADS
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     number = tl.program_id(0)
@@ -86,6 +86,9 @@ def prefix_kernel(
     if lo >= shared:
         return
     hi = tl.minimum(lo + length, shared)
+
+    table_ptr += first_row * table_stride
+    page = tile_pages(table_ptr, lo, 0, hi, PAGE_SIZE, BLOCK_N)
 
     kv_head = (tl.program_id(1) // HEAD_TILES).to(tl.int64)
     lane = tl.arange(0, BLOCK_M)
@@ -107,18 +110,20 @@ def prefix_kernel(
 
     k_base = k_ptr + kv_head * k_head_stride
     v_base = v_ptr + kv_head * v_head_stride
-    table_ptr += first_row * table_stride
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     row_first = tl.zeros([BLOCK_M], tl.int32)
     row_last = tl.zeros([BLOCK_M], tl.int32) + (shared - 1)
     acc, peak, total = attend_tiles(
-        acc, peak, total, q, k_base, v_base, table_ptr, lo, hi, 0, hi, row_first, row_last,
+        acc, peak, total, q, k_base, v_base, table_ptr, page, lo, hi, 0, hi, row_first, row_last,
         k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
         DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
     )  # fmt: skip
     target = (split.to(tl.int64) * rows + row) * Q_HEADS + head
     mask = valid[:, None] & (col_v < V_DIM)[None, :]
-    tl.store(partial_lse_ptr + target, peak + tl.log2(total), mask=valid)
+    copies = tl.arange(0, LSE_COPIES)[None, :]
+    tl.store(
+        partial_lse_ptr + target[:, None] * LSE_COPIES + copies, (peak + tl.log2(total))[:, None], mask=valid[:, None]
+    )
     tl.store(partial_ptr + target[:, None] * V_DIM + col_v[None, :], acc / total[:, None], mask=mask)

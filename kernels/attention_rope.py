@@ -50,22 +50,43 @@ def load_rotated(
     ROUND_FIRST: tl.constexpr,
 ):
     """The heads at pointers `heads` [M], where `valid` [M], turned by the angles of `position` ([M] or [1])."""
-    col = tl.arange(0, BLOCK_D)
-    pair = tl.where(col < HALF, col + HALF, tl.where(col < 2 * HALF, col - HALF, col))
-    angle = tl.where(col < HALF, col, col - HALF)
-    mask = valid[:, None] & (col < DIM)[None, :]
-    x = tl.load(heads[:, None] + col[None, :], mask=mask, other=0.0)
-    y = tl.load(heads[:, None] + pair[None, :], mask=mask, other=0.0)
-    turned = (col < 2 * HALF)[None, :]
-    row = cos_sin_ptr + position.to(tl.int64)[:, None] * (2 * HALF) + angle[None, :]
-    cos = tl.load(row, mask=turned, other=1.0)
-    sin = tl.load(row + HALF, mask=turned, other=0.0)
-    sin = tl.where((col < HALF)[None, :], -sin, sin)
-    dtype = x.dtype
-    x = x.to(tl.float32)
-    y = y.to(tl.float32)
-    if NORM:
-        factor = tl.rsqrt(tl.sum(x * x, 1) / DIM + eps)[:, None]
-        x = weighted(x * factor, weight_ptr + col, col < DIM, dtype, ROUND_FIRST)
-        y = weighted(y * factor, weight_ptr + pair, col < DIM, dtype, ROUND_FIRST)
-    return (x * cos + y * sin).to(dtype)
+    angles = cos_sin_ptr + position.to(tl.int64) * (2 * HALF)
+    if 2 * HALF == BLOCK_D:  # channels as [2, HALF]: pairs lie side by side, and every load is a wide one
+        side = tl.arange(0, 2)[None, :, None]
+        col = tl.arange(0, HALF)[None, None, :]
+        row = heads[:, None, None]
+        x = tl.load(row + side * HALF + col, mask=valid[:, None, None], other=0.0)
+        y = tl.load(row + (1 - side) * HALF + col, mask=valid[:, None, None], other=0.0)
+        cos = tl.load(angles[:, None, None] + col)
+        sin = tl.load(angles[:, None, None] + HALF + col)
+        sin = tl.where(side == 0, -sin, sin)
+        dtype = x.dtype
+        x = x.to(tl.float32)
+        y = y.to(tl.float32)
+        if NORM:
+            factor = tl.rsqrt(tl.sum(tl.sum(x * x, 2), 1) / DIM + eps)[:, None, None]
+            x = weighted(x * factor, tl.load(weight_ptr + side * HALF + col), dtype, ROUND_FIRST)
+            y = weighted(y * factor, tl.load(weight_ptr + (1 - side) * HALF + col), dtype, ROUND_FIRST)
+        turned = tl.reshape((x * cos + y * sin).to(dtype), [heads.shape[0], BLOCK_D])
+    else:
+        col = tl.arange(0, BLOCK_D)
+        pair = tl.where(col < HALF, col + HALF, tl.where(col < 2 * HALF, col - HALF, col))
+        angle = tl.where(col < HALF, col, col - HALF)[None, :]
+        mask = valid[:, None] & (col < DIM)[None, :]
+        x = tl.load(heads[:, None] + col[None, :], mask=mask, other=0.0)
+        y = tl.load(heads[:, None] + pair[None, :], mask=mask, other=0.0)
+        in_rotary = (col < 2 * HALF)[None, :]
+        cos = tl.load(angles[:, None] + angle, mask=in_rotary, other=1.0)
+        sin = tl.load(angles[:, None] + HALF + angle, mask=in_rotary, other=0.0)
+        sin = tl.where((col < HALF)[None, :], -sin, sin)
+        dtype = x.dtype
+        x = x.to(tl.float32)
+        y = y.to(tl.float32)
+        if NORM:
+            factor = tl.rsqrt(tl.sum(x * x, 1) / DIM + eps)[:, None]
+            weight = tl.load(weight_ptr + col, mask=col < DIM, other=0.0)[None, :]
+            x = weighted(x * factor, weight, dtype, ROUND_FIRST)
+            weight = tl.load(weight_ptr + pair, mask=col < DIM, other=0.0)[None, :]
+            y = weighted(y * factor, weight, dtype, ROUND_FIRST)
+        turned = (x * cos + y * sin).to(dtype)
+    return turned

@@ -37,6 +37,20 @@ def tile_offsets(start, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def prefetch_rows(pointers, SIZE_BYTES: tl.constexpr):
+    """Asks for SIZE_BYTES, a multiple of 16, at each of the aligned pointers to be brought into L2, without waiting;
+    compute capability 9.0 and newer."""
+    tl.inline_asm_elementwise(
+        "{ cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [pointers, SIZE_BYTES],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
 def softcapped(scores, scale, softcap):
     """softcap * tanh(scores * scale / softcap) in base-2 units; tanh through exp, exact at both ends."""
     e = tl.exp2(scores * (scale * 2.8853900817779268 / softcap))  # 2 / ln 2
@@ -52,6 +66,7 @@ def attend_tiles(
     k_base,
     v_base,
     table_ptr,
+    page,
     lo,
     hi,
     first_key,
@@ -74,14 +89,14 @@ def attend_tiles(
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Folds keys [lo, hi), lo a multiple of BLOCK_N, into (acc [M, BLOCK_V], peak [M], total [M]).
+    """Folds keys [lo, hi), lo a multiple of BLOCK_N, into (acc [M, BLOCK_V], peak [M], total [M]); `page` are the
+    first tile's `tile_pages`, which the caller may have asked for early.
 
     MASKED: only keys in [first_key, end_key) are read at all (slots outside may hold anything, NaN too), and row m
     sees row_first[m] .. row_last[m] of them. Else every key of the range exists and is seen by every row.
     """
     col_d = tl.arange(0, BLOCK_D)
     col_v = tl.arange(0, BLOCK_V)
-    page = tile_pages(table_ptr, lo, first_key, end_key, PAGE_SIZE, BLOCK_N)
     for start in range(lo, hi, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
         cols = start + tl.arange(0, BLOCK_N)

@@ -277,8 +277,8 @@ def main(arguments: list[str] | None = None) -> int:
         for rows, length, past in ((1, 2048, 0), (1, 8192, 0), (8, 2048, 0), (1, 2048, 30720), (16, 32, 2048)):
             cases = [prefill_case(shape, rows, length, past, dtype, dense) for dense in (False, True)]
             label = f"{rows} x {length} after {past}"
-            cells = "".join(f"{s * 1e6:>9.1f} ({r:>5.0f})" for s, r in cases)
-            print(f"{name:<6} {label:<24} {cells}", flush=True)
+            line = "".join(f"{s * 1e6:>9.1f} ({r:>5.0f})" for s, r in cases)
+            print(f"{name:<6} {label:<24} {line}", flush=True)
         seconds, rate = library_prefill(shape, 1, 8192, dtype)
         print(f"{name:<6} {'1 x 8192 by torch':<24} {seconds * 1e6:>9.1f} ({rate:>5.0f})", flush=True)
 
@@ -293,8 +293,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name, _, hidden, inner in shapes:
         merged, vocabulary = (6144, 128256) if name == "8B" else (1152, 151936)
         for rows in (1, 2, 8, 16):
-            parts = product_cases(rows, hidden, inner, merged, vocabulary, dtype)
-            line = "   ".join(f"{label}: {s * 1e6:.1f}, {lib * 1e6:.1f} ({g:,.0f})" for label, s, lib, g in parts)
+            products = product_cases(rows, hidden, inner, merged, vocabulary, dtype)
+            line = "   ".join(f"{label}: {s * 1e6:.1f}, {lib * 1e6:.1f} ({g:,.0f})" for label, s, lib, g in products)
             print(f"{name:<6} {rows:>2} rows   {line}", flush=True)
     for rows in (1, 8, 64):
         seconds, rate = argmax_case(rows, 128256)

@@ -13,16 +13,18 @@ import torch
 import triton
 from torch import Tensor
 
-from octavo.kernels.attention_decode import ENTRY_FIELDS, decode_kernel, schedule_kernel
+from octavo.kernels.attention_decode import ENTRY_FIELDS, LSE_COPIES, decode_kernel, schedule_kernel
 from octavo.kernels.attention_prefix import prefix_kernel
 from octavo.kernels.attention_rope import NewTokens
+from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.paged_attention import ROOMY, AttentionShape, Tile, padded
 
 MIN_RUN_KEYS = 64  # a shorter run costs more to merge than it gains
-MERGE_ELEMENTS = 2048  # float32 values of partial results that a merging program holds at once
-PREFIX_SPLITS = 4
-PREFIX_MIN_KEYS = 256
+MAX_RUNS = 64
+MERGE_UNROLL = 8  # partial results that a merging program asks for at once
+MAX_PREFIX_SPLITS = 16
+PREFIX_MIN_KEYS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ class DecodeWork:
     new: bool  # the newest key and value are not in the pages yet
     schedule: Tensor  # int32 [entries, 8]
     partial: Tensor  # float32 [entries, Hq, Dv]
-    partial_lse: Tensor  # float32 [entries, Hq]
+    partial_lse: Tensor  # float32 [entries, Hq, copies]
     counters: Tensor  # int32, zero between launches
     prefixes: SharedPrefixes | None
     prefix: Tensor  # float32 [splits, R, Hq, Dv]
-    prefix_lse: Tensor  # float32 [splits, R, Hq]
+    prefix_lse: Tensor  # float32 [splits, R, Hq, copies]
 
 
 def decode_tile(
@@ -110,29 +112,33 @@ def decode_work(
     if counters is None:
         counters = torch.zeros(counters_needed(shape, rows, dtype, traits), dtype=torch.int32, device=device)
     schedule = torch.empty((entries, ENTRY_FIELDS), dtype=torch.int32, device=device)
-    schedule_kernel[(rows,)](
-        schedule,
-        kv_len,
-        q_pos,
-        kv_len if prefixes is None else prefixes.shared,
-        rows,
-        entries,
-        wanted_runs,
-        0 if shape.window is None else shape.window,
-        BLOCK_R=max(32, triton.next_power_of_2(rows)),
-        BLOCK_N=tile.n,
-        MIN_TILES=max(1, MIN_RUN_KEYS // tile.n),
-        WINDOW=shape.window is not None,
-        CAUSAL=shape.causal,
-        NEW=new,
-        SHARED=prefixes is not None,
-        num_warps=1 if rows <= 32 else 4,
-    )
+    # The decode kernel reads the schedule before it waits for the kernel ahead of it. That must therefore be an older
+    # one: launched again, the same numbers are written, and the first launch has ended by then.
+    for _ in range(2 if launches_early(device) else 1):
+        schedule_kernel[(rows,)](
+            schedule,
+            kv_len,
+            q_pos,
+            kv_len if prefixes is None else prefixes.shared,
+            rows,
+            entries,
+            wanted_runs,
+            0 if shape.window is None else shape.window,
+            BLOCK_R=max(32, triton.next_power_of_2(rows)),
+            BLOCK_N=tile.n,
+            MIN_TILES=max(1, MIN_RUN_KEYS // tile.n),
+            MAX_RUNS=MAX_RUNS,
+            WINDOW=shape.window is not None,
+            CAUSAL=shape.causal,
+            NEW=new,
+            SHARED=prefixes is not None,
+            num_warps=1 if rows <= 32 else 4,
+        )
 
     def room(*dims: int) -> Tensor:
         return torch.empty(dims, dtype=torch.float32, device=device)
 
-    splits = 0 if prefixes is None else PREFIX_SPLITS
+    splits = 0 if prefixes is None else _prefix_splits(shape, rows, traits)
     return DecodeWork(
         rows=rows,
         entries=entries,
@@ -141,11 +147,11 @@ def decode_work(
         new=new,
         schedule=schedule,
         partial=room(entries, shape.q_heads, shape.v_dim),
-        partial_lse=room(entries, shape.q_heads),
+        partial_lse=room(entries, shape.q_heads, LSE_COPIES.value),
         counters=counters,
         prefixes=prefixes,
         prefix=room(splits, rows, shape.q_heads, shape.v_dim),
-        prefix_lse=room(splits, rows, shape.q_heads),
+        prefix_lse=room(splits, rows, shape.q_heads, LSE_COPIES.value),
     )
 
 
@@ -176,9 +182,11 @@ def decode_attention(
     shared = _geometry(q, k_pages, v_pages, shape, new)
     splits, prefix_tile = 0, work.tile
     if work.prefixes is not None:
-        splits, prefix_tile = PREFIX_SPLITS, _prefix_tile(shape)
+        splits, prefix_tile = work.prefix.shape[0], _prefix_tile(shape)
         _prefix_attention(q, k_pages, v_pages, table, shape, work, work.prefixes, q_pos, prefix_tile, shared)
     merged = triton.next_power_of_2(min(shape.group, work.tile.m))
+    early = launches_early(q.device)
+    options: dict[str, object] = {"launch_pdl": True} if early else {}
     arrived = q if new is None else new.k  # any tensor: not read without new tokens
     decode_kernel[(work.entries, head_programs(shape, work.tile))](
         q,
@@ -207,7 +215,7 @@ def decode_attention(
         BLOCK_M=work.tile.m,
         BLOCK_N=work.tile.n,
         BLOCK_G=merged,
-        BLOCK_S=max(1, MERGE_ELEMENTS // (merged * padded(shape.v_dim))),
+        UNROLL=MERGE_UNROLL,
         SHARED=work.prefixes is not None,
         PREFIX_N=prefix_tile.n,
         PREFIX_MIN_TILES=PREFIX_MIN_KEYS // prefix_tile.n,
@@ -216,13 +224,23 @@ def decode_attention(
         num_warps=work.tile.warps,
         num_stages=work.tile.stages,
         enable_fp_fusion=True,
+        EARLY=early,
         **shared,
+        **options,
     )
 
 
 def _prefix_tile(shape: AttentionShape) -> Tile:
     width = max(padded(shape.dim), padded(shape.v_dim))
     return Tile(m=64, n=64 if width <= 128 else 32, warps=4, stages=2)
+
+
+def _prefix_splits(shape: AttentionShape, rows: int, traits: DeviceTraits) -> int:
+    """Into how many runs shared keys are cut, so that two programs a multiprocessor read them for `rows` rows."""
+    tile = _prefix_tile(shape)
+    heads = min(shape.group, tile.m)
+    programs = triton.cdiv(rows, tile.m // heads) * shape.kv_heads * triton.cdiv(shape.group, heads)
+    return max(1, min(MAX_PREFIX_SPLITS, 2 * traits.multiprocessors // programs))
 
 
 def _prefix_attention(
@@ -241,7 +259,8 @@ def _prefix_attention(
     spans = prefixes.starts.shape[0] - 1
     heads = min(shape.group, tile.m)
     tiles = work.rows // (tile.m // heads) + spans
-    prefix_kernel[(tiles, shape.kv_heads * triton.cdiv(shape.group, heads), PREFIX_SPLITS)](
+    splits = work.prefix.shape[0]
+    prefix_kernel[(tiles, shape.kv_heads * triton.cdiv(shape.group, heads), splits)](
         q,
         k_pages,
         v_pages,
@@ -254,7 +273,7 @@ def _prefix_attention(
         q_pos,
         rows=work.rows,
         spans=spans,
-        splits=PREFIX_SPLITS,
+        splits=splits,
         table_stride=table.stride(0),
         HEADS=heads,
         BLOCK_M=tile.m,

@@ -27,7 +27,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.attention_prefill import find_row
 from octavo.kernels.device import DeviceTraits
-from octavo.kernels.paged_attention import AttentionShape, Tile, padded
+from octavo.kernels.paged_attention import ROOMY, AttentionShape, Tile, padded
 
 GATHER_TOKENS = 64  # tokens a gathering program copies
 OLDEST_CAPABILITY = 90  # the tensor memory accelerator
@@ -61,11 +61,9 @@ def dense_supported(shape: AttentionShape, dtype: torch.dtype, traits: DeviceTra
     )
 
 
-def dense_tile(shape: AttentionShape, traits: DeviceTraits) -> Tile:
-    """The tile for long pieces."""
-    if shape.dim <= 64:
-        return Tile(m=64, n=64, warps=4, stages=3)
-    return Tile(m=128, n=64, warps=4, stages=2)
+def dense_tile(traits: DeviceTraits) -> Tile:
+    """The tile for long pieces; several of them fit a multiprocessor at once."""
+    return Tile(m=64, n=64, warps=4, stages=3 if traits.shared_bytes > ROOMY else 2)
 
 
 def gather_pages(
@@ -124,7 +122,7 @@ def dense_attention(
     rows = num_rows - first_row
     if rows <= 0 or num_tokens <= 0:
         return
-    tile = dense_tile(shape, traits)
+    tile = dense_tile(traits)
     heads = min(shape.group, tile.m)
     tiles = num_tokens // (tile.m // heads) + rows
     lines = kv.lines

@@ -323,10 +323,11 @@ def _rotate_heads(
         if REST > 0:
             squares += tl.sum(rest * rest, axis=1)
         factor = tl.rsqrt(squares / DIM + eps)[:, None]
-        a = weighted(a * factor, weight_ptr + col, col < HALF, dtype, ROUND_FIRST)
-        b = weighted(b * factor, weight_ptr + HALF + col, col < HALF, dtype, ROUND_FIRST)
+        a = weighted(a * factor, _weights(weight_ptr + col, col < HALF), dtype, ROUND_FIRST)
+        b = weighted(b * factor, _weights(weight_ptr + HALF + col, col < HALF), dtype, ROUND_FIRST)
         if REST > 0:
-            rest = weighted(rest * factor, weight_ptr + 2 * HALF + rest_col, rest_col < REST, dtype, ROUND_FIRST)
+            weight = _weights(weight_ptr + 2 * HALF + rest_col, rest_col < REST)
+            rest = weighted(rest * factor, weight, dtype, ROUND_FIRST)
     a, b = (a * cos - b * sin).to(dtype), (b * cos + a * sin).to(dtype)
     element = target.dtype.element_ty
     tl.store(target[:, None] + col[None, :], a.to(element), mask=mask)
@@ -341,12 +342,16 @@ def _rotate_heads(
 
 
 @triton.jit
-def weighted(normed, weight_ptrs, mask, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
+def weighted(normed, weight, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
     """The norm's weight applied, rounded to the activation's type as a norm of its own would."""
-    weight = tl.load(weight_ptrs, mask=mask, other=0.0).to(tl.float32)[None, :]
     if ROUND_FIRST:
         normed = normed.to(dtype).to(tl.float32)
-    return (normed * weight).to(dtype).to(tl.float32)
+    return (normed * weight.to(tl.float32)).to(dtype).to(tl.float32)
+
+
+@triton.jit
+def _weights(weight_ptrs, mask):
+    return tl.load(weight_ptrs, mask=mask, other=0.0)[None, :]
 
 
 @triton.jit

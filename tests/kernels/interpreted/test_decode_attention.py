@@ -6,7 +6,7 @@ from decode_cases import attend_decode, hide_prefixes, share_prefixes, with_new_
 from kernel_cases import NAN, assert_as_good_as_torch, paged_batch
 
 from octavo.kernels.attention_rope import NewTokens
-from octavo.kernels.decode_attention import decode_work
+from octavo.kernels.decode_attention import MAX_RUNS, decode_work
 from octavo.kernels.paged_attention import AttentionShape
 
 PAGE = 16
@@ -22,7 +22,8 @@ def shape_of(heads: tuple[int, int], dim: int, **more: object) -> AttentionShape
     [
         (shape_of((6, 2), 64), 64, False),
         (shape_of((2, 2), 80), 32, True),
-        (shape_of((20, 1), 32, window=24), 32, True),
+        (shape_of((3, 1), 32, window=24), 32, True),
+        (shape_of((65, 1), 16), 16, False),
         (shape_of((4, 2), 64, softcap=5.0), 64, False),
     ],
 )
@@ -112,12 +113,19 @@ def test_a_schedule_covers_every_key_once_within_its_entries(wanted):
 def test_few_rows_are_split_many_rows_are_not_and_windows_need_fewer_runs():
     def runs(rows: int, keys: int, **more: object) -> int:
         lengths = torch.full((rows,), keys, dtype=torch.int32)
-        shape = shape_of((8, 2), 128, **more)
+        shape = shape_of((32, 8), 128, **more)
         work = decode_work(shape, torch.float16, lengths.long() - 1, lengths, rows=rows, programs=264)
         return int((work.schedule[:, 0] == 0).sum())
 
-    assert runs(1, 32768) * 2 > 0.9 * 264
+    assert runs(1, 32768) * 8 > 0.9 * 264
     assert runs(1, 60) == 1
     assert runs(1, 512) == 8
+    assert runs(8, 512) == 4
     assert runs(200, 32768) == 1
     assert runs(1, 32768, window=512) <= 9
+
+
+def test_no_row_has_more_runs_than_one_program_can_weigh_in_time():
+    lengths = torch.tensor([500_000, 70], dtype=torch.int32)
+    work = decode_work(shape_of((2, 1), 64), torch.float16, lengths.long() - 1, lengths, rows=2, programs=5000)
+    assert int((work.schedule[:, 0] == 0).sum()) == MAX_RUNS

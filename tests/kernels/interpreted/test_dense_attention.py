@@ -9,10 +9,10 @@ from octavo.kernels.device import NO_DEVICE, DeviceTraits
 from octavo.kernels.paged_attention import AttentionShape
 from octavo.kernels.rope import rope_write, rope_write_reference
 
-ROWS = [(9, 1), (300, 1), (130, 130), (200, 65), (70, 70), (5, 5), (0, 0)]
+ROWS = [(9, 1), (300, 1), (80, 80), (140, 20), (33, 33), (5, 5), (0, 0)]
 
 
-@pytest.mark.parametrize(("heads", "dim"), [((4, 2), 64), ((8, 2), 128), ((14, 2), 64), ((3, 3), 64)])
+@pytest.mark.parametrize(("heads", "dim"), [((4, 2), 64), ((4, 1), 128), ((7, 1), 64)])
 def test_pieces_after_cached_tokens_are_as_good_as_torch_and_read_only_what_they_may(heads, dim):
     shape = AttentionShape(*heads, dim, dim, dim**-0.5)
     assert dense_supported(shape, torch.float16, NO_DEVICE)
