@@ -258,7 +258,7 @@ class EngineCore:
         step_s = self.scheduler.budget.estimate_s(0)
         if step_s is None:
             return 1
-        return max(1, min(self._runner.max_repeats, int(REPEATED_S / max(step_s, 1e-6))))
+        return max(1, min(self._runner.max_repeats, round(REPEATED_S / max(step_s, 1e-6))))
 
     def _account(self, flight: _Flight, result: StepResult) -> None:
         now, plan = self._clock(), flight.plan

@@ -24,7 +24,7 @@ from octavo.engine.run.sharing import shared_spans, span_arrays
 from octavo.engine.run.step import PageTables
 from octavo.engine.sample.sampler import Sampler
 from octavo.engine.schedule.plan import StepPlan
-from octavo.engine.transfer import upload
+from octavo.engine.transfer import Stopwatch, upload
 
 log = logging.getLogger(__name__)
 
@@ -106,12 +106,21 @@ class GraphPool:
 
 
 class Outputs:
-    """The tokens a launched step leaves on the device.
+    """The tokens a launched step leaves on the device, and since when it runs.
 
     If they are still to be chosen, `scores` and then `choose` are called for each repetition, in order.
     """
 
-    def __init__(self, graphs: DecodeGraphs, state: _State, captured: _Captured, rows: int, repeats: int) -> None:
+    def __init__(
+        self,
+        graphs: DecodeGraphs,
+        state: _State,
+        captured: _Captured,
+        rows: int,
+        repeats: int,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self.stopwatch = stopwatch
         self._graphs, self._state, self._captured = graphs, state, captured
         self._rows, self._repeats = rows, repeats
         self._first = state.host_turn
@@ -178,10 +187,11 @@ class DecodeGraphs:
         captured = self._captured[key]
         if captured is None:
             return None
+        stopwatch = Stopwatch(self._model.device)
         for _ in range(plan.repeats if captured.logits is None else 1):
             captured.graph.replay()
         state.next_positions = [work.begin + work.repeats for work in plan.rows]
-        return Outputs(self, state, captured, len(plan.rows), plan.repeats)
+        return Outputs(self, state, captured, len(plan.rows), plan.repeats, stopwatch)
 
     def prepare(self, rows: int, kind: Kind) -> None:
         """Captures the graph for so many rows before it is needed."""
@@ -200,7 +210,8 @@ class DecodeGraphs:
     def _bring_up(self, state: _State, plan: StepPlan, tables: PageTables) -> bool:
         """Writes what changed; returns whether some rows share pages."""
         members = tuple((work.row, work.epoch) for work in plan.rows)
-        if state.members != members or state.next_positions != [work.begin for work in plan.rows]:
+        regrouped = state.members != members
+        if regrouped or state.next_positions != [work.begin for work in plan.rows]:
             self._write_rows(state, plan, members)
         pages = [work.request.pages_changed for work in plan.rows]
         if pages == state.pages_seen:
@@ -214,10 +225,12 @@ class DecodeGraphs:
         for device_table, host_table, source in zip(state.tables, state.host_tables, tables.tables, strict=True):
             self._patch(device_table, host_table, stale, source[rows])
         state.pages_seen = pages
-        return self._write_spans(state, plan, tables)
+        if regrouped:  # rows that stay only grow by pages of their own
+            self._write_spans(state, plan, tables)
+        return any(spans is not None for spans in state.host_spans)
 
-    def _write_spans(self, state: _State, plan: StepPlan, tables: PageTables) -> bool:
-        """Says which rows begin with the same pages. What they share only grows until rows or pages change."""
+    def _write_spans(self, state: _State, plan: StepPlan, tables: PageTables) -> None:
+        """Says which rows begin with the same pages."""
         rows = [work.row for work in plan.rows]
         cached = np.array([work.begin for work in plan.rows], dtype=np.int64)
         found: list[NDArray[np.int32] | None] = []
@@ -240,7 +253,6 @@ class DecodeGraphs:
                 target.copy_(upload(packed, torch.int32, target.device))
             found.append(packed)
         state.host_spans = found
-        return any(spans is not None for spans in found)
 
     def _write_rows(self, state: _State, plan: StepPlan, members: tuple[tuple[int, int], ...]) -> None:
         count, size = len(plan.rows), state.size

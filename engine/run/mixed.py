@@ -22,7 +22,7 @@ from octavo.engine.run.graphs import STOP_IDS, GraphPool, Kind, bucket_of
 from octavo.engine.run.step import UNKNOWN, PageTables
 from octavo.engine.sample.sampler import Sampler
 from octavo.engine.schedule.plan import StepPlan
-from octavo.engine.transfer import upload
+from octavo.engine.transfer import Stopwatch, upload
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class MixedOutputs:
-    """What a launched step leaves on the device, by place. `columns` are the places of the plan's rows.
+    """What a launched step leaves on the device, by place, and since when it runs. `columns` are the places of the
+    plan's rows.
 
     `tokens` int64 [1, places] as kernels/rows.py says, or `logits` float32 [places, vocab] to be chosen from; `finite`
     bool [places].
@@ -68,6 +69,7 @@ class MixedOutputs:
     logits: Tensor | None
     finite: Tensor
     columns: list[int]
+    stopwatch: Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +167,12 @@ class MixedGraphs:
             return None
         buffers = self._buffers[bucket]
         self._fill(buffers, bucket, plan, tables)
+        stopwatch = Stopwatch(self._model.device)
         captured.graph.replay()
         shift = bucket.decodes - plan.num_decode_rows
         columns = [at if at < plan.num_decode_rows else at + shift for at in range(len(plan.rows))]
         tokens = buffers.ring if captured.logits is None else None
-        return MixedOutputs(tokens, captured.logits, captured.finite, columns)
+        return MixedOutputs(tokens, captured.logits, captured.finite, columns, stopwatch)
 
     def launch_check(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Checked | None:
         """Starts a step with guesses, every token of it in a decode place of its own."""

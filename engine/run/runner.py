@@ -52,7 +52,6 @@ class ModelRunner:
         pages = -(-context_length // cache.page_size)
         self._tables = PageTables(len(cache.groups), max_running, pages)
         self._sampler = Sampler(model.vocab_size, max_running, model.device, valid_vocab, fused=graphs)
-        self._stopwatch = Stopwatch(model.device)
         self._errors: dict[int, str] = {}  # plan rows of the step being launched that failed alone
         self._joined: list[int | None] = [None] * max_running  # the epoch whose parameters a row of the sampler holds
         self._fed: list[int | None] = [None] * max_running  # the epoch whose newest token the device has
@@ -70,7 +69,6 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> PendingStep | PendingCheck:
         """Starts a step. Requests may end before its results are taken; their pages must not have been read by then."""
-        self._stopwatch = Stopwatch(self.model.device)
         sampling = [index for index, work in enumerate(plan.rows) if work.samples]
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
         if plan.num_guesses:
@@ -120,7 +118,7 @@ class ModelRunner:
                 outputs.choose(sampled.ids, sampled.finite)
                 scored.append(_scores_of(sampled))
         return PendingStep(
-            plan, sampling, Download([outputs.tokens()]), scored, self._take_errors(), stopwatch=self._stopwatch
+            plan, sampling, Download([outputs.tokens()]), scored, self._take_errors(), stopwatch=outputs.stopwatch
         )
 
     def _launch_mixed(self, mixed: MixedGraphs, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
@@ -138,13 +136,13 @@ class ModelRunner:
             self._mark_fed(plan, sampling)
             chosen = [columns[index] for index in sampling]
             return PendingStep(
-                plan, sampling, tokens, [], errors, finite, stopwatch=self._stopwatch, columns=columns, chosen=chosen
+                plan, sampling, tokens, [], errors, finite, stopwatch=outputs.stopwatch, columns=columns, chosen=chosen
             )
         assert outputs.logits is not None
         places = upload([columns[index] for index in sampling], torch.int64, device)
         sampled, tokens = self._choose(plan, sampling, rows, outputs.logits.index_select(0, places))
         return PendingStep(
-            plan, sampling, tokens, [_scores_of(sampled)], errors, finite, stopwatch=self._stopwatch, columns=columns
+            plan, sampling, tokens, [_scores_of(sampled)], errors, finite, stopwatch=outputs.stopwatch, columns=columns
         )
 
     def _choose(self, plan: StepPlan, sampling: list[int], rows: list[int], logits: Tensor) -> tuple[Sampled, Download]:
@@ -170,6 +168,7 @@ class ModelRunner:
             known = inputs.token_ids[:decodes]
             rows_dev = upload([work.row for work in plan.rows[:decodes]], torch.int64, device)
             known.copy_(torch.where(known == UNKNOWN, self._last_tokens[rows_dev], known))
+        stopwatch = Stopwatch(device)
         hidden = self._forward(inputs)
         last = inputs.layout.q_start[1:].long() - 1
         finite = None
@@ -178,7 +177,7 @@ class ModelRunner:
         scores = {index: self._score_prompt(plan.rows[index], inputs, index, hidden) for index in scoring}
         if not sampling:
             return PendingStep(
-                plan, sampling, Download([None]), [], {}, Download([finite]), scores, stopwatch=self._stopwatch
+                plan, sampling, Download([None]), [], {}, Download([finite]), scores, stopwatch=stopwatch
             )
         picked = hidden
         if len(sampling) < len(plan.rows) or decodes < len(plan.rows):
@@ -187,7 +186,7 @@ class ModelRunner:
         sampled, tokens = self._choose(plan, sampling, rows, self.model.logits(picked))
         errors = self._take_errors()
         return PendingStep(
-            plan, sampling, tokens, [_scores_of(sampled)], errors, Download([finite]), scores, stopwatch=self._stopwatch
+            plan, sampling, tokens, [_scores_of(sampled)], errors, Download([finite]), scores, stopwatch=stopwatch
         )
 
     def _launch_check(self, plan: StepPlan, sampling: list[int]) -> PendingCheck:
