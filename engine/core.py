@@ -35,12 +35,17 @@ MIN_CHUNK_AFTER_OOM = 64  # below this many prompt tokens a step the device's me
 OUT_OF_MEMORY = "The device ran out of memory; use a smaller engine.kv_memory or model.context_length."
 AHEAD_S = 0.030  # work queued on the device at most before the next step is planned
 AHEAD_WHILE_WAITING_S = 0.008  # the same while a request waits to be let in
+LOOK_AGAIN_S = 0.001  # while a long step is under way behind which nothing is queued yet
 REPEATED_S = 0.008  # a repeated step is about so long: readers are woken no more often anyway
 NOT_FINITE = "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
 
 
 class Pending(Protocol):
     """A step under way."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        ...
 
     def wait(self) -> StepResult: ...
 
@@ -169,6 +174,8 @@ class EngineCore:
         failed = self._launch_ahead()
         if not self._flights:
             return failed
+        if not failed and self._wait_to_launch():
+            self._launch_ahead()
         self._land()
         return True
 
@@ -229,13 +236,28 @@ class EngineCore:
         return False
 
     def _may_launch(self) -> bool:
+        return not self._flights or (self._has_room_ahead() and self._too_early_s() <= 0)
+
+    def _has_room_ahead(self) -> bool:
         flights = self._flights
-        if not flights:
-            return True
-        if len(flights) > self._runner.run_ahead or self.scheduler.stalled or flights[-1].plan.num_guesses:
+        return not (len(flights) > self._runner.run_ahead or self.scheduler.stalled or flights[-1].plan.num_guesses)
+
+    def _too_early_s(self) -> float:
+        """How much longer what is under way should take than may be queued."""
+        flights = self._flights
+        begun = max(flights[0].launched_s, self._last_done_s)
+        first = max(0.0, flights[0].expected_s - (self._clock() - begun))
+        queued = first + sum(flight.expected_s for flight in flights) - flights[0].expected_s
+        return queued - (AHEAD_WHILE_WAITING_S if self.scheduler.waiting else AHEAD_S)
+
+    def _wait_to_launch(self) -> bool:
+        """Sleeps until so little of a long step is left that the next one may be queued behind it, so that the device
+        goes on without a pause; False if there is nothing to wait for."""
+        if not self._has_room_ahead() or self._too_early_s() <= 0:
             return False
-        bound = AHEAD_WHILE_WAITING_S if self.scheduler.waiting else AHEAD_S
-        return sum(flight.expected_s for flight in flights) <= bound
+        while self._too_early_s() > 0 and not self._flights[0].pending.done():
+            time.sleep(min(LOOK_AGAIN_S, max(0.0, self._too_early_s())))
+        return True
 
     def _drafts(self) -> Mapping[str, tuple[int, ...]] | None:
         """Guesses for the next step; None if it must wait until nothing is under way, so that guessing can begin."""

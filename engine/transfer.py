@@ -48,6 +48,10 @@ class Download:
         self.event = torch.cuda.Event(enable_timing=True, blocking=True)
         self.event.record()
 
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self.event is None or self.event.query()
+
     def wait(self) -> list[Tensor | None]:
         """The tensors on the host."""
         if self.event is not None:

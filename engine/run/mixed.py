@@ -26,7 +26,7 @@ from octavo.engine.transfer import Stopwatch, upload
 
 log = logging.getLogger(__name__)
 
-HOST_BOUND_BYTES = 8 << 40  # tokens x bytes of weights: beyond it the device takes longer than the host's launches
+HOST_BOUND_BYTES = 16 << 40  # tokens x bytes of weights: beyond it the device takes longer than the host's launches
 MOST_GRAPHS = 96
 
 
@@ -36,6 +36,20 @@ def token_bucket(count: int) -> int:
         return max(16, 1 << (count - 1).bit_length())
     step = 1 << ((count - 1).bit_length() - 3)
     return -(-count // step) * step
+
+
+def decode_bucket(count: int, tokens: int, max_rows: int) -> int:
+    """Captured number of decode places beside so many prompt tokens: few sizes, and no more closed places than an
+    eighth of the tokens, beside which they cost little."""
+    if not count:
+        return 0
+    step = 1 << max(0, (tokens // 8).bit_length() - 1)
+    return max(bucket_of(count, max_rows), min(-(-count // step) * step, max_rows))
+
+
+def prompt_bucket(count: int, tokens: int) -> int:
+    """Captured number of prompt places: places nobody fills cost nothing where there are many tokens."""
+    return 1 << (max(count, tokens // 512, 1) - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +171,9 @@ class MixedGraphs:
         prompt_tokens = plan.num_tokens - plan.num_decode_rows
         if prompt_tokens > self._most_tokens:
             return None
-        bucket = Bucket(
-            bucket_of(plan.num_decode_rows, self._max_rows) if plan.num_decode_rows else 0,
-            1 << max(0, prompts - 1).bit_length(),
-            token_bucket(max(1, prompt_tokens)),
-        )
+        tokens = token_bucket(max(1, prompt_tokens))
+        decodes = decode_bucket(plan.num_decode_rows, tokens, self._max_rows)
+        bucket = Bucket(decodes, prompt_bucket(prompts, tokens), tokens)
         captured = self._find(bucket, kind)
         if captured is None:
             return None
@@ -171,8 +183,8 @@ class MixedGraphs:
         captured.graph.replay()
         shift = bucket.decodes - plan.num_decode_rows
         columns = [at if at < plan.num_decode_rows else at + shift for at in range(len(plan.rows))]
-        tokens = buffers.ring if captured.logits is None else None
-        return MixedOutputs(tokens, captured.logits, captured.finite, columns, stopwatch)
+        drawn = buffers.ring if captured.logits is None else None
+        return MixedOutputs(drawn, captured.logits, captured.finite, columns, stopwatch)
 
     def launch_check(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Checked | None:
         """Starts a step with guesses, every token of it in a decode place of its own."""

@@ -45,6 +45,10 @@ class PendingStep:
         self._columns = columns
         self._chosen = chosen
 
+    def done(self) -> bool:
+        """Whether the results are on the host."""
+        return self._tokens.done() and all(part is None or part.done() for part in (self._finite, *self._scored))
+
     def wait(self) -> StepResult:
         """Blocks until the results are on the host."""
         count = len(self.plan.rows)
@@ -56,19 +60,22 @@ class PendingStep:
             good = [good[column] for column in self._columns]
         chosen = self._tokens.wait()[0]
         if chosen is not None:
-            by_row = chosen.t().tolist()
+            by_row = list(map(tuple, chosen.t().tolist()))
             if self._chosen is not None:
                 by_row = [by_row[column] for column in self._chosen]
-            for place, index in enumerate(self._sampling):
-                tokens[index] = tuple(token for token in by_row[place] if token >= 0)
-                good[index] = good[index] and NOT_FINITE not in by_row[place]
+            whole = bool((chosen >= 0).all())
+            for index, drawn in zip(self._sampling, by_row, strict=True):
+                if whole:
+                    tokens[index] = drawn
+                    continue
+                tokens[index] = tuple([token for token in drawn if token >= 0])
+                good[index] = good[index] and NOT_FINITE not in drawn
             self._fill_logprobs(tokens, logprobs)
         for index in self._errors:
             good[index], tokens[index] = False, ()
-        prompts = [
-            tuple(entry for part in self._prompt_scores.get(index, ()) for entry in _entries(part))
-            for index in range(count)
-        ]
+        prompts: list[tuple[TokenLogprob, ...]] = [()] * count
+        for index, parts in self._prompt_scores.items():
+            prompts[index] = tuple(entry for part in parts for entry in _entries(part))
         device_s = None if self._stopwatch is None else self._stopwatch.seconds(self._tokens)
         return StepResult(tuple(tokens), tuple(good), tuple(logprobs), tuple(prompts), device_s, self._errors)
 
@@ -105,6 +112,10 @@ class PendingCheck:
         self._downloads = downloads
         self._errors = errors
         self._accept = accept
+
+    def done(self) -> bool:
+        """Whether the results are on the host."""
+        return self._downloads.done()
 
     def wait(self) -> StepResult:
         """Blocks until the results are on the host, and tells the sampler which tokens count."""

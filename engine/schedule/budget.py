@@ -51,4 +51,10 @@ class StepBudget:
             wanted = max(known, min(fits, 2 * prompt_tokens))
         else:
             return
-        self._shared_chunk = max(MIN_CHUNK, min(self.max_chunk, wanted // MIN_CHUNK * MIN_CHUNK))
+        self._shared_chunk = max(MIN_CHUNK, min(self.max_chunk, _rounded(wanted)))
+
+
+def _rounded(tokens: int) -> int:
+    """Down to one of four sizes an octave, so that captured steps of a few sizes serve a burst of prompts."""
+    step = max(MIN_CHUNK, 1 << max(0, tokens.bit_length() - 3))
+    return tokens // step * step

@@ -52,13 +52,13 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.count for row in self.rows)
+        return self.num_decode_rows + sum(row.count for row in self.rows[self.num_decode_rows :])
 
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens of rows that read their prompt."""
-        return sum(row.count for row in self.rows if row.certain > 1)
+        return sum(row.count for row in self.rows[self.num_decode_rows :] if row.certain > 1)
 
     @property
     def num_guesses(self) -> int:
-        return sum(len(row.draft) for row in self.rows)
+        return sum(len(row.draft) for row in self.rows[self.num_decode_rows :])

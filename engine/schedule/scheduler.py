@@ -46,7 +46,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._page_size = prefix.page_size
         self._policy = policy
-        self._prune = prune_windows
+        self._prune = prune_windows and any(group.window is not None for group in self.groups)
         self._hold_back = hold_back
         self._free_rows = list(range(max_running - 1, -1, -1))
         self._last_epoch = NOT_RUNNING
@@ -96,6 +96,10 @@ class Scheduler:
         """
         self.stalled = False
         self._may_preempt = may_preempt
+        if max_repeats > 1 and not self.waiting and not drafts:
+            plan = self._repeated(max_repeats)
+            if plan is not None:
+                return plan
         rows: list[RowWork] = []
         planned: set[str] = set()
         for request in list(self.running):  # decodes: one token each
@@ -113,28 +117,37 @@ class Scheduler:
             return None
         rows.sort(key=lambda row: row.count != 1)
         decodes = sum(row.count == 1 for row in rows)
-        steady = not self.waiting and not self.stalled and decodes == len(rows) and all(row.samples for row in rows)
-        if max_repeats > 1 and steady:
-            return self._repeated(rows, max_repeats)
         return StepPlan(tuple(rows), decodes)
 
-    def _repeated(self, rows: list[RowWork], max_repeats: int) -> StepPlan:
-        """The same decode rows several times in a row, as far as their limits and the free pages go."""
-        wanted = [min(max_repeats, row.request.limit - row.begin - 1) for row in rows]
-        missing = [0] * len(self.pools)
-        for row, count in zip(rows, wanted, strict=True):
-            pages = -(-(row.begin + count) // self._page_size)
-            for index, held in enumerate(row.request.pages):
-                missing[index] += max(0, pages - len(held))
-        if any(pool.num_free < count for pool, count in zip(self.pools, missing, strict=True)):
-            return StepPlan(tuple(rows), len(rows))
-        repeated = []
-        for row, count in zip(rows, wanted, strict=True):
-            request = row.request
-            self._reserve(request, row.begin + count, set())
-            request.num_planned, request.len_planned = row.begin + count, row.begin + count + 1
-            repeated.append(RowWork(request, row.begin, 1, True, row.epoch, count))
-        return StepPlan(tuple(repeated), len(rows), max(wanted))
+    def _repeated(self, max_repeats: int) -> StepPlan | None:
+        """The usual step: every running request decodes, several times in a row as far as its limit goes. None, and no
+        request is changed, if one of them does something else or there are not enough pages for all."""
+        size = self._page_size
+        rows: list[RowWork] = []
+        growing: list[tuple[Request, int]] = []  # to so many pages
+        for request in self.running:
+            begin, length, limit = request.num_planned, request.len_planned, request.limit
+            if length >= limit and length > len(request.prompt_ids):  # as in _is_done
+                continue
+            if length != begin + 1 or length >= limit:
+                return None
+            count = min(max_repeats, limit - length)
+            rows.append(RowWork(request, begin, 1, True, request.epoch, count))
+            pages = -(-(begin + count) // size)
+            if any(len(held) < pages for held in request.pages):
+                growing.append((request, pages))
+        if not rows:
+            return None
+        for index, pool in enumerate(self.pools):
+            missing = sum(max(0, pages - len(request.pages[index])) for request, pages in growing) - pool.num_free
+            if missing > 0 and self.prefix.evict(index, missing) < missing:
+                return None
+        for request, pages in growing:
+            self.reserve_free(request, pages * size)
+        for work in rows:
+            work.request.num_planned = work.begin + work.repeats
+            work.request.len_planned = work.begin + work.repeats + 1
+        return StepPlan(tuple(rows), len(rows), max(work.repeats for work in rows))
 
     def forget_planned(self) -> None:
         """No step is under way: what was planned and not run is to be planned again."""

@@ -39,6 +39,9 @@ class _Done:
     def __init__(self, result: StepResult) -> None:
         self._result = result
 
+    def done(self) -> bool:
+        return True
+
     def wait(self) -> StepResult:
         return self._result
 

@@ -414,3 +414,36 @@ def test_eight_growing_chats_in_sixty_four_pages_all_finish(
     for index in range(8):
         assert h.tokens(f"r{index}") == fake_greedy([index, index + 1], 90)
     assert h.core.scheduler.num_preemptions < 40
+
+
+class _Slow:
+    """A step whose results come when somebody waits for them; until then looking at it takes time."""
+
+    def __init__(self, inner: Any, log: list[str], harness: Any) -> None:
+        self._inner, self._log, self._harness = inner, log, harness
+
+    def done(self) -> bool:
+        self._harness.now += 0.06
+        return False
+
+    def wait(self) -> Any:
+        self._log.append("taken")
+        return self._inner.wait()
+
+
+def test_a_step_is_queued_behind_a_long_one_before_its_results_are_taken(harness: Make) -> None:
+    h = harness(run_ahead=1, tick=1e-6)
+    log: list[str] = []
+    launch = h.runner.launch
+
+    def slow(plan: Any) -> _Slow:
+        log.append("launched")
+        return _Slow(launch(plan), log, h)
+
+    h.runner.launch = slow
+    h.core.scheduler.budget.observe(0, 1, 0.2)  # a step takes a fifth of a second, more than may be queued at once
+    h.submit("a", [1, 2, 3], 4)
+    h.run()
+    assert h.finished("a").reason == "length"
+    # one is always queued behind the one under way
+    assert " ".join(log) == "launched launched taken launched taken launched taken taken"

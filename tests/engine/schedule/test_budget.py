@@ -60,3 +60,14 @@ def test_the_small_rest_of_a_prompt_says_nothing_about_large_chunks() -> None:
     before = budget.chunk(3)
     budget.observe(40, 3, 0.01)
     assert budget.chunk(3) == before
+
+
+def test_chunks_take_few_different_sizes() -> None:
+    """What was captured for one chunk serves the next one."""
+    budget = StepBudget(8192, 0.05)
+    seen = set()
+    for step in range(200):
+        chunk = budget.chunk(4)
+        seen.add(chunk)
+        budget.observe(chunk, 4, chunk * (1e-5 + 1e-7 * (step * 37 % 100)))
+    assert len(seen) <= 6
