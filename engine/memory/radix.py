@@ -16,12 +16,13 @@ from octavo.engine.memory.prefix import Match, PrefixCache
 
 
 class _Node:
-    __slots__ = ("children", "lock", "pages", "parent", "tokens")
+    __slots__ = ("children", "end", "lock", "pages", "parent", "tokens")
 
     def __init__(self, tokens: tuple[int, ...], pages: list[tuple[int, ...]], parent: _Node | None) -> None:
         self.tokens = tokens  # page_size tokens for each of `pages`
         self.pages = pages  # a logical page: one physical page a group, TRASH_PAGE where a window has passed
         self.parent = parent
+        self.end: int = len(pages) + (parent.end if parent is not None else 0)  # pages from the root to its last
         self.children: dict[tuple[int, ...], _Node] = {}
         self.lock = 0  # requests that hold this node or a descendant
 
@@ -109,13 +110,28 @@ class RadixTree(PrefixCache):
     def extend(
         self, handle: object | None, tokens: Sequence[int], pages: Sequence[Sequence[int]], num_certain: int
     ) -> object | None:
-        node = self._insert(tokens, pages, num_certain // self.page_size)
+        num_pages = num_certain // self.page_size
+        if isinstance(handle, _Node) and handle.end < num_pages and handle.lock == 1 and not handle.children:
+            self._grow(handle, tokens, pages, num_pages)
+            return handle
+        node = self._insert(tokens, pages, num_pages)
         if node is self._root:
             return handle
         self._lock(node)
         if isinstance(handle, _Node):
             self._unlock(handle)
         return node
+
+    def _grow(self, node: _Node, tokens: Sequence[int], pages: Sequence[Sequence[int]], end: int) -> None:
+        """Adds pages to a leaf that ends the path of the one request that holds it: as good as a child, and the path
+        of a long reply stays short."""
+        begin, size = node.end, self.page_size
+        rows = list(zip(*(held[begin:end] for held in pages), strict=True))
+        for pool, row in zip(self.pools, zip(*rows, strict=True), strict=True):
+            pool.share(row)
+        node.tokens += tuple(tokens[begin * size : end * size])
+        node.pages += rows
+        node.end = end
 
     def finish(
         self, handle: object | None, tokens: Sequence[int], pages: Sequence[Sequence[int]], num_certain: int
@@ -225,6 +241,7 @@ class RadixTree(PrefixCache):
         freed = 0
         while leaf.pages and freed < count:
             row = leaf.pages.pop()
+            leaf.end -= 1
             for index, (pool, page) in enumerate(zip(self.pools, row, strict=True)):
                 self._evictable[index] -= page != TRASH_PAGE
                 pool.release([page])
@@ -282,6 +299,8 @@ class RadixTree(PrefixCache):
         for node in self._nodes():
             if not node.pages or len(node.tokens) != len(node.pages) * self.page_size:
                 raise RuntimeError("a node's tokens and pages do not fit together")
+            if node.parent is not None and node.end != node.parent.end + len(node.pages):
+                raise RuntimeError("a node does not know where it ends")
             if node.parent is None or node.parent.children.get(node.tokens[: self.page_size]) is not node:
                 raise RuntimeError("a node is not where its parent looks for it")
             below = sum(child.lock for child in node.children.values())

@@ -41,6 +41,28 @@ def test_a_node_is_split_where_two_prompts_part() -> None:
     assert tree.pools[0].total - tree.pools[0].num_free == 6
 
 
+def test_a_long_reply_grows_one_node_and_another_chat_may_still_part_from_it() -> None:
+    tree = make()
+    pool = tree.pools[0]
+    tokens = list(range(40))
+    pages = pool.allocate(10)
+    handle = tree.extend(None, tokens, [pages], 8)
+    for certain in (12, 16, 29, 40):
+        handle = tree.extend(handle, tokens, [pages], certain)
+        tree.check_integrity()
+    assert len(list(tree._nodes())) == 1
+    insert(tree, [*range(20), 90, 91, 92, 93])
+    tree.check_integrity()
+    more = [*tokens, 50, 51, 52, 53]
+    pages += pool.allocate(1)
+    handle = tree.extend(handle, more, [pages], 44)
+    tree.check_integrity()
+    tree.finish(handle, more, [pages], 44)
+    tree.check_integrity()
+    assert tree.peek([*more, 0]) == 44
+    assert tree.peek([*range(20), 90, 91, 92, 93, 0]) == 24
+
+
 def test_a_locked_path_survives_eviction_and_an_unlocked_leaf_does_not() -> None:
     tree = make(16)
     insert(tree, [1] * 16)
