@@ -37,6 +37,7 @@ AHEAD_S = 0.030  # work queued on the device at most before the next step is pla
 AHEAD_WHILE_WAITING_S = 0.008  # the same while a request waits to be let in
 LOOK_AGAIN_S = 0.001  # while a long step is under way behind which nothing is queued yet
 REPEATED_S = 0.008  # a repeated step is about so long: readers are woken no more often anyway
+NO_TEXT = Piece()
 NOT_FINITE = "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
 
 
@@ -195,8 +196,9 @@ class EngineCore:
             return
         self._account(flight, result)
         for index, work in enumerate(flight.plan.rows):
-            if work.request.epoch == work.epoch and work.request.id in self._live:
-                self._take(work, result, index)
+            live = self._live.get(work.request.id)
+            if live is not None and work.request.epoch == work.epoch:
+                self._take(live, work, result, index)
 
     def _launch_ahead(self) -> bool:
         """Launches steps until enough work is queued; True if instead a request had to be failed."""
@@ -325,8 +327,8 @@ class EngineCore:
 
     # -- after a step -------------------------------------------------------------------------------------------------
 
-    def _take(self, work: RowWork, result: StepResult, index: int) -> None:
-        request, live = work.request, self._live[work.request.id]
+    def _take(self, live: _Live, work: RowWork, result: StepResult, index: int) -> None:
+        request = work.request
         tokens, finite = result.tokens[index], result.finite[index]
         if finite and work.samples and (not tokens or work.begin + work.certain != len(request.tokens)):
             raise RuntimeError(f"{len(tokens)} tokens for {work.begin + work.certain} came at {len(request.tokens)}")
@@ -342,15 +344,14 @@ class EngineCore:
                 self._finish(live, "error", error=result.errors.get(index, NOT_FINITE))
             return
         self.scheduler.commit(work, ())
-        self._tell_progress(work)
+        if work.begin < request.num_prompt:
+            self._tell_progress(request)
         if request.num_computed >= request.limit:
             self._finish(live, "length")
 
-    def _tell_progress(self, work: RowWork) -> None:
-        request = work.request
-        if work.begin < request.num_prompt:
-            done = min(request.num_computed, request.num_prompt)
-            self._emit(request.id, PrefillProgress(request.id, done, request.num_prompt, request.cached_tokens))
+    def _tell_progress(self, request: Request) -> None:
+        done = min(request.num_computed, request.num_prompt)
+        self._emit(request.id, PrefillProgress(request.id, done, request.num_prompt, request.cached_tokens))
 
     def _deliver(self, live: _Live, work: RowWork, tokens: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> None:
         """Takes a row's new tokens as far as they count: up to an end token, a stop string or the limit."""
@@ -358,20 +359,21 @@ class EngineCore:
         if live.first_token_s is None:
             live.first_token_s = self._clock()
         tokens = tokens[: request.limit - len(request.tokens)]
-        ended = next((place for place, token in enumerate(tokens) if token in request.end_ids), None)
-        text_tokens = tokens if ended is None else tokens[:ended]
-        piece = Piece(used=len(text_tokens))
-        if live.output is not None and text_tokens:
-            piece = live.output.push(text_tokens)
+        ended = None
+        if not request.end_ids.isdisjoint(tokens):
+            ended = next(place for place, token in enumerate(tokens) if token in request.end_ids)
+        taken = tokens if ended is None else tokens[: ended + 1]
+        piece = NO_TEXT
+        if live.output is not None and ended != 0:
+            piece = live.output.push(tokens[:ended])
         if piece.matched_stop is not None:
             taken = tokens[: piece.used]
-        else:
-            taken = tokens if ended is None else tokens[: ended + 1]
         self.counters.generated_tokens += len(taken)
         if work.draft:
             self._count_guesses(work, len(tokens) - 1, min(len(taken), len(tokens) - 1))
         self.scheduler.commit(work, taken)
-        self._tell_progress(work)
+        if work.begin < request.num_prompt:
+            self._tell_progress(request)
         self._emit(request.id, Delta(request.id, piece.text, piece.reasoning, taken, logprobs[: len(taken)]))
         if piece.matched_stop is not None:
             self._finish(live, "stop", stopped_by=piece.matched_stop)
