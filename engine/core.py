@@ -134,6 +134,11 @@ class EngineCore:
     def has_work(self) -> bool:
         return self.scheduler.has_work or bool(self._flights)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a launched step's results are still to be taken."""
+        return bool(self._flights)
+
     def prepare_next(self) -> bool:
         """Uses idle time, less than half a second of it; False if there is nothing to prepare."""
         try:
@@ -170,11 +175,13 @@ class EngineCore:
         usage, timings = Usage(0, 0, 0), Timings(0.0, 0.0, 0.0, 0.0)
         self._emit(request_id, Finished(request_id, "error", usage, timings, error=message))
 
-    def step(self) -> bool:
-        """Launches what may run ahead and takes the oldest step's results; False if nothing could run."""
+    def step(self, before_waiting: Callable[[], None] = lambda: None) -> bool:
+        """Launches what may run ahead and takes the oldest step's results; False if nothing could run. In between, with
+        the device at work and nothing to do here, it calls `before_waiting`."""
         failed = self._launch_ahead()
         if not self._flights:
             return failed
+        before_waiting()
         if not failed and self._wait_to_launch():
             self._launch_ahead()
         self._land()

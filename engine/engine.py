@@ -254,8 +254,8 @@ class Engine:
     def _check(self, prompt: tuple[int, ...], params: SamplingParams) -> None:
         if not prompt:
             raise RequestError("The prompt is empty.", field="prompt", remedy="Send at least one token.")
-        bad = next((token for token in prompt if not 0 <= token < self.info.vocab_size), None)
-        if bad is not None:
+        if min(prompt) < 0 or max(prompt) >= self.info.vocab_size:
+            bad = next(token for token in prompt if not 0 <= token < self.info.vocab_size)
             raise RequestError(f"Token id {bad} is outside the vocabulary of {self.info.vocab_size}.", field="prompt")
         scoring_only = params.max_tokens == 0 and params.prompt_logprobs is not None
         if params.max_tokens is not None and params.max_tokens < 1 and not scoring_only:
@@ -276,10 +276,11 @@ class Engine:
             self._parts.prepare_thread()
             while self._take_messages():
                 self._last_step_s = time.monotonic()
-                if not self._core.step() and self._core.has_work:
+                if not self._core.step(self._waker.flush) and self._core.has_work:
                     # Everything waits for something (a page, a prefix): look again soon rather than at once.
                     time.sleep(0.001)
-                self._waker.flush()
+                if not self._core.is_under_way:  # what comes next may take as long as a step
+                    self._waker.flush()
                 if time.monotonic() - self._snapshot_s > SNAPSHOT_INTERVAL_S:
                     self._take_snapshot()
         except Exception as error:
@@ -322,10 +323,10 @@ class Engine:
         if stream is None:
             return
         stream.push(event)
-        self._waker.add(stream)
-        if isinstance(event, Finished):
+        ended = isinstance(event, Finished)
+        self._waker.add(stream, urgent=ended)
+        if ended:
             del self._streams[request_id]
-            self._waker.flush(now=True)
 
     def _end_all(self, message: str) -> None:
         try:

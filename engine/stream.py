@@ -1,16 +1,17 @@
 """From the engine's thread to whoever reads a reply: a blocking iterator for threads, an async one for asyncio.
 
-Readers are woken at most once per WAKE_INTERVAL_S, whatever the model's speed: waking a reader for every token
-would take the interpreter from the engine's thread.
+Readers are woken at most once per WAKE_INTERVAL_S, whatever the model's speed, and those of one asyncio loop all at
+once: waking a reader for every token would take the interpreter from the engine's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from octavo.engine.request import Delta, Event, Finished, TokenLogprob
@@ -24,8 +25,7 @@ class EventStream:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._ready = threading.Condition()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._async_ready: asyncio.Event | None = None
+        self._async_reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._ended = False
 
     def push(self, event: Event) -> None:
@@ -34,13 +34,17 @@ class EventStream:
 
     def wake(self) -> None:
         """Called by the engine's thread when what was pushed should be seen."""
-        with self._ready:
-            self._ready.notify_all()
-            loop, ready = self._loop, self._async_ready
-        if loop is not None and ready is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(ready.set)
+        wake_all([self])
+
+    def notify(self) -> tuple[asyncio.AbstractEventLoop, asyncio.Event] | None:
+        """Wakes a reading thread; if asyncio reads, returns the loop and what to set there instead."""
+        if self._async_reader is None:
+            with self._ready:
+                self._ready.notify_all()
+        return self._async_reader
 
     def __iter__(self) -> Iterator[Event]:
+        self._async_reader = None
         while not self._ended:
             with self._ready:
                 while not self._events:
@@ -50,8 +54,7 @@ class EventStream:
     async def stream(self) -> AsyncIterator[Event]:
         """The same for asyncio; reading continues where it was left off."""
         ready = asyncio.Event()
-        with self._ready:
-            self._loop, self._async_ready = asyncio.get_running_loop(), ready
+        self._async_reader = asyncio.get_running_loop(), ready  # set before looking for events: none is missed
         while not self._ended:
             if not self._events:
                 await ready.wait()
@@ -84,6 +87,23 @@ def _joined(first: Delta, second: Delta) -> Delta:
     )
 
 
+def wake_all(streams: Iterable[EventStream]) -> None:
+    """Wakes the readers of these streams, each asyncio loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+    for stream in streams:
+        reader = stream.notify()
+        if reader is not None:
+            by_loop.setdefault(reader[0], []).append(reader[1])
+    for loop, ready in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody reads there any more
+            loop.call_soon_threadsafe(_set_all, ready)
+
+
+def _set_all(ready: list[asyncio.Event]) -> None:
+    for event in ready:
+        event.set()
+
+
 class Waker:
     """Collects streams with news during a step and wakes their readers together, not too often."""
 
@@ -91,19 +111,23 @@ class Waker:
         self._clock = clock
         self._waiting: dict[EventStream, None] = {}
         self._last_s = 0.0
+        self._urgent = False
 
-    def add(self, stream: EventStream) -> None:
-        """This stream has news."""
+    def add(self, stream: EventStream, *, urgent: bool = False) -> None:
+        """This stream has news, which the next flush brings if they are `urgent`."""
         self._waiting[stream] = None
+        self._urgent |= urgent
 
     def flush(self, *, now: bool = False) -> None:
-        """Wakes the readers if the last time is long enough ago, or at once if `now`."""
-        if not self._waiting or (not now and self._clock() - self._last_s < WAKE_INTERVAL_S):
+        """Wakes the readers if the last time is long enough ago, or at once if `now` or something is urgent."""
+        if not self._waiting:
             return
-        self._last_s = self._clock()
-        streams, self._waiting = list(self._waiting), {}
-        for stream in streams:
-            stream.wake()
+        time_s = self._clock()
+        if not now and not self._urgent and time_s - self._last_s < WAKE_INTERVAL_S:
+            return
+        streams, self._waiting = self._waiting, {}
+        self._last_s, self._urgent = time_s, False
+        wake_all(streams)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class Scheduler:
             count = min(max_repeats, limit - length)
             rows.append(RowWork(request, begin, 1, True, request.epoch, count))
             pages = -(-(begin + count) // size)
-            if any(len(held) < pages for held in request.pages):
+            if min(map(len, request.pages)) < pages:
                 growing.append((request, pages))
         if not rows:
             return None
