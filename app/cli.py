@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -354,11 +357,30 @@ class _Meter:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`octavo`: 0 fine, 1 failed, 2 wrong flags or configuration; errors are one line on stderr unless --debug."""
+    """`octavo`: 0 fine, 1 failed, 2 wrong flags or configuration; errors are one line on stderr unless --debug.
+
+    Without `argv` it is the process's own command line, and the process ends here.
+    """
     from octavo.app.environment import prepare
 
     prepare()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    code = _run(list(sys.argv[1:] if argv is None else argv))
+    if argv is None:
+        _end_process(code)
+    return code
+
+
+def _end_process(code: int) -> None:
+    """Everything is closed by now. Taking the interpreter apart as well would free object by object what the system
+    frees at once, which takes seconds after torch, and could meet a thread that still compiles."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         result = cli(args=arguments, prog_name="octavo", standalone_mode=False)
         return result if isinstance(result, int) else 0

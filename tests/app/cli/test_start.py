@@ -370,3 +370,13 @@ def test_after_a_restart_the_port_is_the_same_and_no_second_page_opens(
     assert [item["kind"] for item in second["news"]] == ["asked"]
     octavo("--port", "0")
     assert fake_server.runs[2]["news"] == []
+
+
+def test_the_process_of_the_command_line_ends_with_its_code_and_without_taking_python_apart() -> None:
+    script = "import atexit, sys; atexit.register(print, 'taken apart'); from octavo.app.cli import main; main()"
+    command = [sys.executable, "-c", script]
+    fine = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    assert (fine.returncode, fine.stdout.count("\n"), fine.stderr) == (0, 1, "")
+    wrong = subprocess.run([*command, "--nonsense"], capture_output=True, text=True, timeout=60)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("octavo: ")
