@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -12,6 +15,21 @@ from octavo.app import paths
 from octavo.app.monitor.lines import LINES
 
 FILE_NAME = "octavo.log"
+_supposing = contextvars.ContextVar("supposing", default=False)
+
+
+@contextmanager
+def supposing() -> Iterator[None]:
+    """Inside, the engine only works out what a load would take: what it chooses is no news until it is done."""
+    token = _supposing.set(True)
+    try:
+        yield
+    finally:
+        _supposing.reset(token)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not (_supposing.get() and record.name.startswith("octavo.engine"))
 
 
 def set_up_logging(level: str = "info", folder: Path | None = None) -> Path | None:
@@ -50,4 +68,5 @@ def set_level(level: str) -> None:
 def _add(root: logging.Logger, handler: logging.Handler, form: str, date_form: str | None) -> None:
     handler.setFormatter(logging.Formatter(form, date_form))
     handler.of_octavo = True  # type: ignore[attr-defined]
+    handler.addFilter(_is_news)
     root.addHandler(handler)

@@ -15,6 +15,7 @@ from octavo.app.library.errors import LibraryError
 from octavo.app.library.repository import needed_files
 from octavo.app.library.shape import Shape, read_shape
 from octavo.app.library.weights import PACKED, Holding, count_parameters, quantizations, weight_bytes
+from octavo.app.logs import supposing
 
 if TYPE_CHECKING:
     import torch
@@ -147,6 +148,7 @@ def _sketch(name: str, checkpoint: Checkpoint) -> Sketch:
     return Sketch(name, checkpoint.config, parameters, dict(checkpoint.tensors))
 
 
+@supposing()
 def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
     """Compares with the memory free now; `held_bytes` of it are the loaded model's.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,13 +67,5 @@ def fake_server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
 
 
 @pytest.fixture(autouse=True)
-def restored_logging() -> Iterator[None]:
-    """Takes back what a start does to the process's logging."""
-    root, level = logging.getLogger(), logging.getLogger().level
-    octavo_level, handlers = logging.getLogger("octavo").level, list(root.handlers)
-    yield
-    for handler in [handler for handler in root.handlers if handler not in handlers]:
-        root.removeHandler(handler)
-        handler.close()
-    root.setLevel(level)
-    logging.getLogger("octavo").setLevel(octavo_level)
+def own_logging(restored_logging: None) -> None:
+    """Every start sets up the process's logging."""

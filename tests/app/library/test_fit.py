@@ -33,6 +33,7 @@ from octavo.app.library.inspect import report
 from octavo.app.library.readiness import require_loadable
 from octavo.app.library.shape import read_shape
 from octavo.app.library.weights import quantizations
+from octavo.app.logs import set_up_logging
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.errors import CheckpointError, MemoryExhaustedError, OctavoError, UnsupportedModelError
@@ -276,3 +277,13 @@ def test_a_context_length_beyond_the_models_own_is_cut_with_a_notice(starter_pat
         assert any("cut to the model's own 8192" in notice for notice in engine.info.notices)
     finally:
         engine.close()
+
+
+def test_what_an_estimate_chooses_is_no_news_in_the_log(
+    tmp_path: Path, restored_logging: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging("info", tmp_path)
+    estimate(Sketch("x", LLAMA, 1000), Wish(device="cpu"))
+    assert capsys.readouterr().err == ""
+    resolve.resolve_dtype("auto", torch.device("cpu"))  # a load's own choice
+    assert "dtype" in capsys.readouterr().err
