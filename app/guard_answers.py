@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
 from octavo.app.csp import page_policy
 
 KEY_LIMIT_BYTES = 4096
+LINGER_S = 10.0  # so long the rest of a refused body is thrown away before the connection is closed
 
 
 class Refusal:
@@ -23,7 +26,7 @@ class Refusal:
         kind = "authentication_error" if status == 401 else "invalid_request_error"
         self._body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
-    async def send(self, scope: Scope, send: Send) -> None:
+    async def send(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": self._body["error"]["code"]})
             return
@@ -31,9 +34,15 @@ class Refusal:
         headers = [(b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff")]
         headers += [(name.lower().encode(), value.encode()) for name, value in self._headers]
         headers.append((b"content-length", str(len(body)).encode()))
-        headers.append((b"connection", b"close"))  # what is left of the body is not read
+        headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": self._status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body, "more_body": True}
+        )
+        if not any(name == b"expect" for name, _ in scope["headers"]):  # a client that asked first sends nothing now
+            with suppress(TimeoutError):
+                await asyncio.wait_for(_throw_away(receive), LINGER_S)
+        await send({"type": "http.response.body", "body": b""})
 
 
 class DoorPage(Refusal):
@@ -43,7 +52,7 @@ class DoorPage(Refusal):
         super().__init__(401, "The key is missing.", "invalid_api_key")
         self._html = html.encode()
 
-    async def send(self, scope: Scope, send: Send) -> None:
+    async def send(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [
             (b"content-type", b"text/html; charset=utf-8"),
             (b"content-security-policy", page_policy([]).encode()),
@@ -55,6 +64,15 @@ class DoorPage(Refusal):
         ]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": self._html})
+
+
+async def _throw_away(receive: Receive) -> None:
+    """Take what is left of a body: many clients read no answer before they have sent all, and a connection that is
+    closed under them takes the answer with it."""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
 
 
 async def read_key(receive: Receive) -> str | None:

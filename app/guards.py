@@ -111,7 +111,7 @@ class Guards:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
-            await refusal.send(scope, send)
+            await refusal.send(scope, receive, send)
             return
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
@@ -247,12 +247,12 @@ class Guards:
             await send_empty(send, 204, [("Cache-Control", "no-store")])
             return
         if self._wait_s(scope, headers) > 0:
-            await self._too_many(scope, headers).send(scope, send)
+            await self._too_many(scope, headers).send(scope, receive, send)
             return
         given = await read_key(receive)
         if given is None or not secrets.compare_digest(given.encode("utf-8", "replace"), self._api_key.encode()):
             self._failed(scope, headers)
-            await Refusal(401, "The key is wrong.", "invalid_api_key").send(scope, send)
+            await Refusal(401, "The key is wrong.", "invalid_api_key").send(scope, receive, send)
             return
         await send_empty(send, 204, [("Set-Cookie", self._cookie(scope)), ("Cache-Control", "no-store")])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,12 +17,13 @@ from pathlib import Path
 import httpx
 import pytest
 from fake_engine import FakeEngine
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hosting import GatedLoads, settings
-from serving import free_socket
+from serving import free_socket, running
 
 from octavo.app.chat.store import ChatStore
-from octavo.app.guards import UnsafeHostError
+from octavo.app.guards import Guards, UnsafeHostError
 from octavo.app.server import create_app, run_server
 
 SUPPORT = Path(__file__).parent / "support"
@@ -173,3 +175,30 @@ def test_the_network_without_a_key_is_refused_before_anything_starts(tmp_path: P
 def test_the_server_is_up_before_torch_is_imported() -> None:
     code = "import sys, octavo.app.server; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def exchanged(url: str, sent: bytes) -> bytes:
+    """Sends all, then reads to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as client:
+        client.sendall(sent)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_a_body_over_the_limit_is_taken_whole_and_answered(http: str) -> None:
+    """As clients do that read no answer before they have sent all."""
+    pytest.importorskip(http)
+    app = Guards(FastAPI(), body_limit_bytes=1000)
+    size = 16_000_000  # more than what the system buffers
+    head = f"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+    with running(app, http=http) as url:
+        answer = exchanged(url, head.encode() + b"x" * size)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"request_too_large" in answer
+
+
+def test_a_refused_client_that_never_ends_its_body_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.app.guard_answers.LINGER_S", 0.2)
+    head = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n"
+    with running(Guards(FastAPI(), body_limit_bytes=1000)) as url:
+        assert exchanged(url, head).startswith(b"HTTP/1.1 413")

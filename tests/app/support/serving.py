@@ -6,9 +6,10 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 
 def free_socket() -> socket.socket:
@@ -19,12 +20,12 @@ def free_socket() -> socket.socket:
 
 
 @contextmanager
-def running(app: FastAPI) -> Iterator[str]:
-    """Serves `app` and gives its address."""
+def running(app: ASGIApp, **options: Any) -> Iterator[str]:
+    """Serves `app` and gives its address; `options` are uvicorn's."""
     listener = free_socket()
     port = listener.getsockname()[1]
     config = uvicorn.Config(
-        app, ws="websockets-sansio", log_config=None, proxy_headers=False, timeout_graceful_shutdown=1
+        app, ws="websockets-sansio", log_config=None, proxy_headers=False, timeout_graceful_shutdown=1, **options
     )
     server = uvicorn.Server(config)
     started = threading.Event()
