@@ -89,6 +89,8 @@ def _explain(dotted: str, fault: Any, raw: Mapping[str, Any]) -> str:
         return f"cannot be {show(found)}: this version has no {feature}; allowed: {allowed(dotted)}."
     if dotted in SECRETS and kind in ("too_short", "string_too_short"):
         return "is empty; give it a value or leave the key out."
+    if dotted in SECRETS and kind in ("too_long", "string_too_long"):
+        return f"is longer than {schema.LONGEST_KEY} characters; take a shorter one."
     shown = "something else" if dotted in SECRETS else show(found)
     if kind == "octavo":
         return f"{fault['msg']}, found {shown}{_list_place(fault)}."

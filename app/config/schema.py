@@ -30,6 +30,7 @@ from octavo.app.config.sizes import SIZE_FORMS, Size
 Applies = Literal["live", "next request", "model reload", "restart"]
 
 MOST_TOKENS = 1 << 30  # of one chat; no model comes near
+LONGEST_KEY = 512  # characters; what a browser sends when the key is entered stays well below the guards' bound
 
 _DECIMAL = re.compile(r"[+-]?\d+")
 _REAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -343,7 +344,11 @@ class ServerSection(Section):
     )
     open_browser: Flag = key(True, "Open the page in the browser at start, where there is a display.", "restart")
     api_key: Secret | None = key(
-        None, "Clients must send this key as `Authorization: Bearer KEY`.", "restart", min_length=1
+        None,
+        "Clients must send this key as `Authorization: Bearer KEY`.",
+        "restart",
+        min_length=1,
+        max_length=LONGEST_KEY,
     )
     allowed_hosts: tuple[Text, ...] = key(
         (), "More host names the server answers to, besides this machine's own.", "restart"

@@ -166,8 +166,12 @@ def test_what_is_no_address_is_not_called_the_network(load: Load, complaint: Com
     assert said == complaint("server: {api_key: s3cret}", server__host=host).replace("--host:", "line 1:")
 
 
-def test_an_empty_key_is_said_to_be_empty(complaint: Complaint) -> None:
+def test_an_empty_key_and_an_endless_one_are_named_without_being_shown(load: Load, complaint: Complaint) -> None:
     assert "server.api_key is empty" in complaint("server: {api_key: ''}")
+    assert load(f"server: {{api_key: {'k' * 512}}}").values.server.api_key is not None
+    said = complaint(f"server: {{api_key: {'k' * 513}}}")
+    assert "server.api_key is longer than 512 characters" in said
+    assert "kkk" not in said
 
 
 @pytest.mark.parametrize("number", [str(10**400), f"-{10**400}", "0x" + "f" * 6000, f"'{10**400}'"])
