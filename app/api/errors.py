@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
@@ -99,6 +100,14 @@ def install(app: FastAPI) -> None:
         code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(error.status_code, "error")
         return ApiError(error.status_code, message, code=code, headers=dict(error.headers or {})).response()
 
+    async def query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        fault = error.errors()[0]
+        name = str(fault["loc"][-1])
+        message = f"{name} is {str(fault.get('input'))[:60]!r}, which it cannot be: {fault['msg']}."
+        return ApiError(400, message, param=name).response()
+
+    app.add_exception_handler(RequestValidationError, query)
     app.add_exception_handler(ApiError, ours)
     app.add_exception_handler(OctavoError, ours)
     app.add_exception_handler(HTTPException, http)

@@ -48,8 +48,11 @@ class LogLines(logging.Handler):
             self.handleError(record)
 
     def after(self, number: int = 0) -> list[Line]:
-        """The kept lines with a higher number, oldest first."""
+        """The kept lines with a higher number, oldest first; all of them for a number that was never given, which a
+        reader has from an Octavo before this one."""
         with self._guard:
+            if number > self._number:
+                number = 0
             return [line for line in self._kept if line.number > number]
 
 

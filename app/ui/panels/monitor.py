@@ -6,9 +6,9 @@ import logging
 import time
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 
 from octavo.app import paths
 from octavo.app.api.status import status
@@ -64,7 +64,7 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         }
 
     @app.get(f"{PATH}/log")
-    def log_lines(after: int = 0) -> dict[str, Any]:
+    def log_lines(after: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
         lines = [asdict(line) for line in LINES.after(after)]
         return {"file": str(paths.log_dir() / FILE_NAME), "lines": lines}
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
 from fake_engine import FakeEngine
 
 from octavo.app.monitor.lines import LogLines
@@ -127,3 +128,17 @@ def test_the_diagnostics_hold_facts_and_no_text_of_a_chat(house: House) -> None:
         assert fact in text
     for hidden in (secret, "open-sesame"):
         assert hidden not in text
+
+
+def test_a_reader_from_before_a_restart_gets_the_new_log_whole(house: House) -> None:
+    here = house()
+    logging.getLogger("octavo.test").warning("begun")
+    answer = here.get(f"{PATH}/log?after=9000000000000000000000")
+    assert answer["lines"] == here.get(f"{PATH}/log")["lines"] != []
+
+
+@pytest.mark.parametrize("after", ["-1", "1.5", "x", "", "nan"])
+def test_a_place_in_the_log_that_is_none_is_refused_by_name(house: House, after: str) -> None:
+    answer = house().client.get(f"{PATH}/log", params={"after": after})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "after"
