@@ -64,10 +64,42 @@ class _Tree:
             parent = node.get("parent")
             known = isinstance(parent, str) and parent in nodes and parent != key
             self._children.setdefault(parent if known else None, []).append(key)
+        self._cut_loops()
         for parent, children in self._children.items():
             order = nodes[parent].get("children") if parent is not None else None
             if isinstance(order, list):
                 children.sort(key=lambda key: order.index(key) if key in order else len(order))
+
+    def _cut_loops(self) -> None:
+        """A damaged file may lead in a circle: its node that stands first in the file then begins a conversation."""
+        reached: set[str] = set()
+        begun = set(self._children.get(None, []))
+        for start in (*begun, *self._nodes):
+            if start in reached:
+                continue
+            if start not in begun:
+                start = self._first_of_loop(start)
+                for children in self._children.values():
+                    if start in children:
+                        children.remove(start)
+                self._children.setdefault(None, []).append(start)
+            waiting = [start]
+            while waiting:
+                key = waiting.pop()
+                if key not in reached:
+                    reached.add(key)
+                    waiting.extend(self._children.get(key, ()))
+
+    def _first_of_loop(self, key: str) -> str:
+        """Of the circle that a node's parents end in, the node that comes first in the file."""
+        way: dict[str, None] = {}
+        while key not in way:
+            way[key] = None
+            key = self._nodes[key]["parent"]
+        loop = {key}
+        while (key := self._nodes[key]["parent"]) not in loop:
+            loop.add(key)
+        return next(node for node in self._nodes if node in loop)
 
     def message_of(self, node: object) -> str:
         return self._became.get(node, "") if isinstance(node, str) else ""

@@ -170,6 +170,23 @@ def test_a_conversation_of_thousands_of_turns_is_read(store: ChatStore) -> None:
     assert len(record.active) == 3999
 
 
+def test_a_conversation_that_leads_in_a_circle_is_cut_open_and_loses_nothing(store: ChatStore) -> None:
+    value = conversation(
+        node("q", "a2", "user", "first"),  # its parent is its own last reply
+        node("a", "q", "assistant", "one"),
+        node("q2", "a", "user", "second"),
+        node("a2", "q2", "assistant", "two"),
+        node("b", "q", "assistant", "another"),  # beside the circle
+        node("self", "self", "user", "alone"),
+        current_node="a2",
+    )
+    record = read_chat(value)
+    assert sorted(m.content for m in record.messages) == ["alone", "another", "first", "one", "second", "two"]
+    shown = store.get_chat(store.put(record).chat_id)
+    assert shown is not None
+    assert [m.content for m in shown.messages] == ["first", "one", "second", "two"]
+
+
 @pytest.mark.parametrize(
     "value",
     [None, 3, "x", [], {}, {"messages": None}, {"messages": []}, {"mapping": {}}, {"mapping": {"a": 1}, "title": 3}],
