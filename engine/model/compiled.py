@@ -22,7 +22,7 @@ from octavo.engine.attention.base import AttentionStep, AttnSpec
 from octavo.engine.model.parameters import Weights
 from octavo.engine.model.spec import ModelSpec
 from octavo.engine.quant.plain import PlainFormat
-from octavo.kernels.cpu.compiled import compile_entry, drop_kept, is_kept, tag
+from octavo.kernels.cpu.compiled import compile_entry, drop_kept, drop_others, is_kept, tag
 from octavo.kernels.cpu.crew import Crew
 from octavo.kernels.cpu.fields import (
     MAX_ROWS,
@@ -109,13 +109,15 @@ class Entry:
     def _with_folder(self) -> Callable[..., None]:
         folder = kernel_folder()
         try:
-            return compile_entry(self._kind, folder)
+            function = compile_entry(self._kind, folder)
         except ImportError:
             raise
         except Exception as error:  # numba checks nothing of what it reads: a cut file raises whatever pickle does
             log.info("compiled kernels cannot be kept in %s, or what is there is damaged: %r", folder, error)
             drop_kept(folder)
             return compile_entry(self._kind)
+        drop_others(folder)
+        return function
 
 
 def kernel_folder() -> Path:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+_DIGEST = re.compile("[0-9a-f]{16}")
 KINDS = ("bfloat16", "float32")  # how weights, keys and values may be stored
 
 
@@ -28,6 +32,17 @@ def is_kept(folder: Path) -> bool:
 def drop_kept(folder: Path) -> None:
     """Removes what earlier `compile_entry`s of the same sources left in a folder, so that the next one starts anew."""
     shutil.rmtree(folder / source_digest(), ignore_errors=True)
+
+
+def drop_others(folder: Path, kept: int = 1) -> None:
+    """Removes what former sources left in a folder, all but the `kept` that were used last: a checkout beside an
+    installation keeps its own. Marks this one as used."""
+    own = folder / source_digest()
+    with suppress(OSError):
+        os.utime(own)
+        others = [place for place in folder.iterdir() if _DIGEST.fullmatch(place.name) and place != own]
+        for place in sorted(others, key=lambda place: -place.stat().st_mtime)[kept:]:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def compile_entry(kind: str, folder: Path | None = None) -> Callable[..., None]:
