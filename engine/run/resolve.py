@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,10 +46,21 @@ def resolve_device(wanted: str) -> tuple[torch.device, str | None]:
 
 
 def cuda_reason() -> str:
-    """Why CUDA cannot be used, as far as torch can tell."""
+    """Why CUDA cannot be used. What is missing first is said first: a CUDA build of torch does nothing by itself."""
+    if not _has_nvidia_driver():
+        return "no NVIDIA driver was found"
     if torch.version.cuda is None:
-        return f"the installed torch {torch.__version__} is built without CUDA"
-    return "no CUDA GPU or driver was found"
+        return f"there is an NVIDIA driver, but the installed torch {torch.__version__} is built without CUDA"
+    return f"the NVIDIA driver offers no GPU that torch {torch.__version__} (CUDA {torch.version.cuda}) can use"
+
+
+def _has_nvidia_driver() -> bool:
+    """Whether the driver's own library is there."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def resolve_dtype(wanted: str, device: torch.device) -> torch.dtype:

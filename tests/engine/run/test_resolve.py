@@ -38,6 +38,27 @@ def test_cuda_by_name_without_a_gpu_is_an_error_and_auto_a_notice(monkeypatch: p
     assert resolve.resolve_device("cpu") == (CPU, None)
 
 
+@pytest.mark.parametrize(
+    ("has_driver", "built_for", "reason"),
+    [
+        (False, None, "no NVIDIA driver was found"),
+        (False, "13.0", "no NVIDIA driver was found"),
+        (True, None, "is built without CUDA"),
+        (True, "13.0", "offers no GPU that torch"),
+    ],
+)
+def test_what_cuda_lacks_first_is_said(
+    monkeypatch: pytest.MonkeyPatch, has_driver: bool, built_for: str | None, reason: str
+) -> None:
+    def open_library(name: str) -> None:
+        if not has_driver:
+            raise OSError(name)
+
+    monkeypatch.setattr(resolve.ctypes, "CDLL", open_library)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    assert reason in resolve.cuda_reason()
+
+
 def test_a_device_number_that_is_not_there_names_how_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
