@@ -44,7 +44,13 @@ class DraftModel:
 def load_draft(
     config: EngineConfig, model: CausalModel, tokenizer: Tokenizer, context_length: int
 ) -> DraftModel | OctavoError | None:
-    """The draft model if the configuration wants one, or why it cannot be used: speculation is then left out."""
+    """The draft model if the configuration wants one, or why guessing as configured cannot be: it is then left out."""
+    if config.speculation == "self" and not isinstance(model, Decoder):
+        return OctavoError(
+            f"speculation.mode is self, but {model.architecture} runs through its transformers class, which cannot be "
+            "left after its first layers.",
+            remedy="Choose another speculation.mode.",
+        )
     if config.speculation not in ("draft", "auto") or (config.draft_model is None and config.speculation == "auto"):
         return None
     try:

@@ -104,9 +104,10 @@ def test_scores_in_a_changing_batch_and_in_chunks_equal_the_classs_own(name: str
         torch.testing.assert_close(torch.cat(parts[row]), reference.logits(tokens), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("paged_attention", [True, False])
-def test_the_whole_engine_says_what_transformers_says(paged_attention: bool, saved) -> None:
-    """Windows shorter than the chats, two at once, and a third that begins like the first."""
+@pytest.mark.parametrize(("paged_attention", "speculation"), [(True, "self"), (False, "off")])
+def test_the_whole_engine_says_what_transformers_says(paged_attention: bool, speculation: str, saved) -> None:
+    """Windows shorter than the chats, two at once, and a third that begins like the first. That such a model cannot
+    guess with its first layers is said and changes nothing else."""
     reference = saved(configs()["cohere2"])
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(101)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -119,10 +120,14 @@ def test_the_whole_engine_says_what_transformers_says(paged_attention: bool, sav
         kv_memory_bytes=4 << 20,
         prefill_chunk=8,
         paged_attention=paged_attention,
+        speculation=speculation,
     )
     prompts = [list(range(20, 41)), [9, 80, 7], [*range(20, 36), 3]]
     greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     engine = Engine.load(reference.path, config)
+    refused = [notice for notice in engine.info.notices if "speculation.mode is self" in notice]
+    assert len(refused) == (speculation == "self")
+    assert all(notice.endswith("Choose another speculation.mode.") for notice in refused)
     try:
         handles = [engine.submit(prompt, greedy) for prompt in prompts[:2]]
         got = [handle.result().token_ids for handle in handles]
