@@ -216,7 +216,7 @@ def choose_tile(rows: int, outs: int, size: int, gated: bool, traits: DeviceTrai
     if rows <= GEMV_ROWS:
         if gated:
             if outs < 64 * traits.multiprocessors:
-                return GemvTile(4, 512, 2, whole=rows == 1 and size % 8 == 0)
+                return GemvTile(4, 512, 2)
             return GemvTile(2, 2048, 8) if rows == 1 else GemvTile(2, 1024, 4)
         if size <= 1024 or outs > size:
             return GemvTile(4, 1024, 4)

@@ -26,7 +26,7 @@ from octavo.engine.transfer import Stopwatch, upload
 
 log = logging.getLogger(__name__)
 
-HOST_BOUND_BYTES = 16 << 40  # tokens x bytes of weights: beyond it the device takes longer than the host's launches
+HOST_BOUND_BYTES = 40 << 40  # tokens x bytes of weights: beyond it the device takes longer than the host's launches
 MOST_GRAPHS = 96
 
 
