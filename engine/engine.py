@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from octavo.engine import collector
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueFullError, RequestError
@@ -121,7 +122,9 @@ class Engine:
         """
         from octavo.engine.assemble import assemble
 
-        return cls(assemble(source, config or EngineConfig(), progress or (lambda _: None)))
+        parts = assemble(source, config or EngineConfig(), progress or (lambda _: None))
+        collector.calm_down()
+        return cls(parts)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -248,6 +251,7 @@ class Engine:
                 self._news.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        collector.look_at_all()
         self._core = None  # type: ignore[assignment]  # frees weights and cache
         self._parts = dataclasses.replace(self._parts, core=_gone)
 

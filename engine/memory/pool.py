@@ -71,8 +71,12 @@ class PagePool:
         """Raises RuntimeError unless every page is free or has exactly the references of `expected` {page: count}."""
         if len(set(self._free)) != len(self._free) or TRASH_PAGE in self._free:
             raise RuntimeError("the free list holds a page twice or the trash page")
-        for page in range(1, self.num_pages):
-            if self._refs[page] != expected.get(page, 0):
-                raise RuntimeError(f"page {page} has {self._refs[page]} references, {expected.get(page, 0)} are known")
-        if len(self._free) + sum(1 for page in expected if page != TRASH_PAGE) != self.total:
+        known = [0] * self.num_pages
+        for page, count in expected.items():
+            known[page] = count
+        known[TRASH_PAGE] = self._refs[TRASH_PAGE]
+        if known != self._refs:
+            page = next(page for page in range(self.num_pages) if known[page] != self._refs[page])
+            raise RuntimeError(f"page {page} has {self._refs[page]} references, {known[page]} are known")
+        if len(self._free) + len(expected) - (TRASH_PAGE in expected) != self.total:
             raise RuntimeError("free and referenced pages do not add up")

@@ -6,8 +6,9 @@ allows, decodes first. Chunked prefill, a prefix hit and a resumed preemption ar
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from octavo.engine.attention.base import TRASH_PAGE, CacheGroup
 from octavo.engine.memory.kv_cache import pages_of_one_chat
@@ -330,11 +331,9 @@ class Scheduler:
         """Raises RuntimeError unless every page is accounted for: free, cached, or held by running requests."""
         self.prefix.check_integrity()
         for index, pool in enumerate(self.pools):
-            expected: dict[int, int] = {}
-            held = [page for request in self.running for page in request.pages[index]]
-            for page in (*held, *self.prefix.cached_pages(index)):
-                if page != TRASH_PAGE:
-                    expected[page] = expected.get(page, 0) + 1
+            held = chain.from_iterable(request.pages[index] for request in self.running)
+            expected = Counter(chain(held, self.prefix.cached_pages(index)))
+            expected.pop(TRASH_PAGE, None)
             pool.check_integrity(expected)
         if len({r.row for r in self.running}) != len(self.running):
             raise RuntimeError("two running requests share a row")
@@ -361,9 +360,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
 
 def count_pages(requests: Iterable[Request], group: int) -> tuple[int, int]:
     """(pages held by any of the requests, pages held by more than one of them)."""
-    seen: dict[int, int] = {}
-    for request in requests:
-        for page in request.pages[group]:
-            if page != TRASH_PAGE:
-                seen[page] = seen.get(page, 0) + 1
-    return len(seen), sum(count > 1 for count in seen.values())
+    held = Counter(chain.from_iterable(request.pages[group] for request in requests))
+    held.pop(TRASH_PAGE, None)
+    return len(held), len(held) - list(held.values()).count(1)
