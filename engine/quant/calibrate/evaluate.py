@@ -1,0 +1,29 @@
+"""The perplexity of a model as it stands on the disk, before and after it was rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from octavo.engine.config import EngineConfig
+from octavo.engine.engine import Engine
+from octavo.engine.perplexity import WINDOW, perplexity
+from octavo.engine.quant import PACKED
+
+
+def measure(path: Path, token_ids: Sequence[int], *, device: str = "auto", dtype: str = "auto") -> float:
+    """Loads the model, its weights as they are stored, and closes it again. Raises what loading raises."""
+    config = EngineConfig(
+        device=device,
+        dtype=dtype,
+        quantization=PACKED,
+        context_length=WINDOW + 1,
+        prefill_chunk=WINDOW,
+        prefix_sharing=False,
+        max_running=1,
+    )
+    engine = Engine.load(str(path), config)
+    try:
+        return perplexity(engine, token_ids).value
+    finally:
+        engine.close()
