@@ -32,6 +32,7 @@ Kind = Literal["greedy", "draw", "any"]
 T = TypeVar("T")
 MAX_REPEATS = 16
 RING = 4 * MAX_REPEATS  # outputs of so many steps stay on the device
+OWN_GRAPHS = 16  # rows; a step of more may run in a larger graph for a while
 STOP_IDS = 8  # end tokens a row knows on the device; the host checks all of them anyway
 WHOLE_TABLE = 2048  # more changed pages than this are not worth naming one by one
 
@@ -173,14 +174,18 @@ class DecodeGraphs:
         self._states: dict[int, _State] = {}
         # by rows, kind, and whether some rows share pages; None: capture failed, runs eagerly
         self._captured: dict[tuple[int, Kind, bool], _Captured | None] = {}
+        self._wanted: list[tuple[int, Kind, bool]] = []
         self._pool = pool
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Outputs | None:
         """Starts a step of decode rows, as often as the plan says. `tables` are up to date with the plan."""
-        state = self._state(bucket_of(len(plan.rows), self._max_rows))
-        size = state.size
+        exact = bucket_of(len(plan.rows), self._max_rows)
+        size = self._ready_size(exact, kind)
+        state = self._state(size)
         shares = self._bring_up(state, plan, tables)
         key = (size, kind, shares)
+        if size != exact and (exact, kind, shares) not in self._wanted:
+            self._wanted.append((exact, kind, shares))
         if key not in self._captured:
             self._captured[key] = self._capture(state, kind, shares)
             self._bring_up(state, plan, tables)
@@ -193,12 +198,28 @@ class DecodeGraphs:
         state.next_positions = [work.begin + work.repeats for work in plan.rows]
         return Outputs(self, state, captured, len(plan.rows), plan.repeats, stopwatch)
 
-    def prepare(self, rows: int, kind: Kind) -> None:
+    def prepare(self, rows: int, kind: Kind, shares: bool = False) -> None:
         """Captures the graph for so many rows before it is needed."""
         state = self._state(bucket_of(rows, self._max_rows))
-        key = (state.size, kind, False)
+        key = (state.size, kind, shares)
         if key not in self._captured:
-            self._captured[key] = self._capture(state, kind, False)
+            self._captured[key] = self._capture(state, kind, shares)
+
+    def prepare_next(self) -> bool:
+        """Captures one of the graphs that others stood in for; False if there is none."""
+        if not self._wanted:
+            return False
+        self.prepare(*self._wanted.pop(0))
+        return True
+
+    def _ready_size(self, size: int, kind: Kind) -> int:
+        """The bucket to run so many rows in now. Among many rows a larger one that is captured already stands in, since
+        a capture takes as long as a hundred steps; a burst of chats meets every size on its way up. A few rows always
+        get their own, whose results they then have every time."""
+        if size <= OWN_GRAPHS or any((size, kind, shares) in self._captured for shares in (False, True)):
+            return size
+        larger = [key[0] for key, found in self._captured.items() if found and key[0] > size and key[1] == kind]
+        return min(larger, default=bucket_of(min(2 * size, self._max_rows), self._max_rows))
 
     def _state(self, size: int) -> _State:
         if size not in self._states:

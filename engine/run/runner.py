@@ -91,7 +91,7 @@ class ModelRunner:
         """Captures one graph that is likely to be needed or was missed; False if there is none. For idle times."""
         if self._graphs is None or self._mixed is None:
             return False
-        if self._mixed.prepare_next():
+        if self._graphs.prepare_next() or self._mixed.prepare_next():
             return True
         if self._to_prepare:
             rows, prompt_tokens, kind = self._to_prepare.pop(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -22,14 +24,15 @@ def test_closing_leaves_nothing_on_the_gpu_but_the_context() -> None:
         held = engine.info.weight_bytes + engine.info.kv_bytes
         for _ in engine.submit(list(range(100)), SamplingParams(max_tokens=8, temperature=0.0)):
             pass
-        assert before - torch.cuda.mem_get_info()[0] > 0.9 * held
+        assert torch.cuda.memory_allocated() > 0.9 * held
         engine.close()
         del engine
         memory.release_memory()
         assert torch.cuda.memory_allocated() < 64 * MIB
         assert torch.cuda.memory_reserved() < 128 * MIB
     after, _ = torch.cuda.mem_get_info()
-    assert before - after < 768 * MIB
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # else it counts what others beside it take
+        assert before - after < 768 * MIB
     found = memory.device_memory()
     assert found is not None
     assert found.context_bytes is None or 64 * MIB < found.context_bytes < 2048 * MIB

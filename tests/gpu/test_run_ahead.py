@@ -214,6 +214,27 @@ def test_no_depth_and_no_repetition_changes_a_reply(params: SamplingParams, make
     assert sum(captured is not None for captured in mixed._captured.values()) > 1
 
 
+def test_many_chats_say_the_same_in_graphs_captured_for_more_of_them(make_engine: Callable[..., Engine]) -> None:
+    def say(engine: Engine) -> list[tuple[int, ...]]:
+        rng = random.Random(9)
+        handles = []
+        for index in range(44):
+            prompt = [rng.randrange(3, 5000) for _ in range(rng.choice([1, 9, 40]))]
+            params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=12 + index)
+            handles.append(engine.submit(prompt, params))
+        return [handle.result().token_ids for handle in handles]
+
+    room = {"max_running": 40, "kv_memory_bytes": 256 << 20}
+    plain = say(make_engine(0, 1, **room, paged_attention=False))
+    engine = make_engine(1, 16, **room)
+    assert say(engine) == plain
+    assert engine.settle(60)
+    assert say(engine) == plain
+    graphs: Any = engine._core._runner._graphs  # type: ignore[attr-defined]
+    sizes = {size for size, _, _ in graphs._captured}
+    assert any(size > 16 for size in sizes)
+
+
 def test_pressure_preempts_and_changes_no_reply(make_engine: Callable[..., Engine]) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True)
     plain = replies(make_engine(0, 1), params)
