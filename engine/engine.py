@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from octavo.engine import collector
+from octavo.engine import interpreter
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueFullError, RequestError
@@ -123,7 +123,7 @@ class Engine:
         from octavo.engine.assemble import assemble
 
         parts = assemble(source, config or EngineConfig(), progress or (lambda _: None))
-        collector.calm_down()
+        interpreter.calm_down()
         return cls(parts)
 
     @property
@@ -251,7 +251,7 @@ class Engine:
                 self._news.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        collector.look_at_all()
+        interpreter.look_at_all()
         self._core = None  # type: ignore[assignment]  # frees weights and cache
         self._parts = dataclasses.replace(self._parts, core=_gone)
 
