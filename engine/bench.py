@@ -37,6 +37,7 @@ from octavo.engine.stream import RequestHandle
 
 REPETITIONS = 3
 SETTLE_S = 60.0
+NOISE_ALONE = 1e4  # a temperature
 COMPARABLE = ("fusion", "paged_attention", "prefix_sharing")
 
 
@@ -92,33 +93,46 @@ def run_workload(
 ) -> dict[str, float]:
     """Figures of one workload: the best of the repetitions after the first.
 
-    `forced`: (acceptance, longest window) of guesses read from a recording, which a run before each one makes.
+    `forced`: (acceptance, longest window) of guesses read from a recording, which a run without guesses makes before
+    each one; `plain_out_tok_s` is that run's speed.
     """
     runs = []
     for seed in range(repetitions):
+        plain = {}
         if forced is not None:
             engine.guess_with(None, 0)
-            said = {tuple(reading.prompt): reading.token_ids for reading in _read_all(engine, workload, seed)}
+            readings = _read_all(engine, workload, seed, drawn=True)
+            plain = {"plain_out_tok_s": _figures(workload, readings)["out_tok_s"]}
+            said = {tuple(reading.prompt): reading.token_ids for reading in readings}
             engine.guess_with(RecordedDrafter(said, forced[0], seed), forced[1])
-        runs.append(_run_once(engine, workload, seed))
+        runs.append(_run_once(engine, workload, seed, drawn=forced is not None) | plain)
         engine.settle(SETTLE_S)  # what a run had captured for the next ones is part of no run
     key = "out_tok_s" if workload.new_tokens > 1 else "prompt_tok_s"
     return max(runs[1:] or runs, key=lambda row: row[key])
 
 
-def _run_once(engine: Engine, workload: Workload, seed: int) -> dict[str, float]:
+def _run_once(engine: Engine, workload: Workload, seed: int, *, drawn: bool) -> dict[str, float]:
     before = engine.status().counters
-    figures = _figures(workload, _read_all(engine, workload, seed))
+    figures = _figures(workload, _read_all(engine, workload, seed, drawn=drawn))
     time.sleep(0.15)  # the engine's picture of itself is a tenth of a second old at most
     after = engine.status().counters
     names = ("steps", "draft_tokens", "accepted_tokens")
     return figures | {name: float(after[name] - before[name]) for name in names}
 
 
-def _read_all(engine: Engine, workload: Workload, seed: int) -> list[_Reading]:
-    """Sends the workload's requests at once and reads them to their ends."""
+def _read_all(engine: Engine, workload: Workload, seed: int, *, drawn: bool) -> list[_Reading]:
+    """Sends the workload's requests at once and reads them to their ends.
+
+    `drawn`: at a temperature at which the noise alone decides, so that a reply is the same word for word however many
+    tokens a step computes and however their scores are rounded.
+    """
     prompts = _prompts(engine, workload, seed)
-    params = SamplingParams(temperature=0.0, max_tokens=workload.new_tokens, ignore_eos=workload.text is None)
+    params = SamplingParams(
+        temperature=NOISE_ALONE if drawn else 0.0,
+        max_tokens=workload.new_tokens,
+        ignore_eos=workload.text is None,
+        seed=seed,
+    )
     readings = [_Reading(prompt=prompt) for prompt in prompts]
     begin = time.perf_counter()
     handles = [engine.submit(prompt, params) for prompt in prompts]
@@ -298,6 +312,7 @@ def _line(row: dict[str, Any]) -> str:
     return (
         f"{row['workload']:<18} {row['out_tok_s']:>10,.1f} out tok/s  {row['decode_tok_s']:>10,.1f} decode  "
         f"{row['prompt_tok_s']:>10,.0f} prompt  ttft {row['ttft_p50_ms']:>8,.1f} ms  itl {row['itl_p50_ms']:>7,.2f} ms"
+        + (f"  plain {row['plain_out_tok_s']:,.1f}" if "plain_out_tok_s" in row else "")
         + (f"  without {', '.join(off)}" if off else "")
     )
 

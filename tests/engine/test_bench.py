@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models
 
 from octavo.engine import bench
+from octavo.engine.config import EngineConfig
+from octavo.engine.engine import Engine
 from octavo.engine.errors import RequestError
 from octavo.engine.quant import FORMATS
 
@@ -59,3 +66,23 @@ def test_the_weight_formats_to_choose_from_are_those_of_the_engine(
     said = capsys.readouterr().err
     assert all(name in said for name in FORMATS)
     assert "newest" in said
+
+
+def test_forced_guesses_are_right_as_often_as_was_asked_for(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.LlamaConfig(vocab_size=128, num_hidden_layers=2, **shape)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(128)}, unk_token="w0"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    workload = bench.Workload("w", requests=1, prompt_tokens=8, shared_prefix=0, new_tokens=96)
+    engine = Engine.load(tmp_path, EngineConfig(device="cpu", dtype="bfloat16", context_length=128, fusion=False))
+    try:
+        all_right = bench.run_workload(engine, workload, 1, forced=(1.0, 4))
+        all_wrong = bench.run_workload(engine, workload, 1, forced=(0.0, 4))
+    finally:
+        engine.close()
+    assert all_right["accepted_tokens"] == all_right["draft_tokens"] > 48
+    assert all_right["steps"] < 60
+    assert all_wrong["accepted_tokens"] == 0 < all_wrong["draft_tokens"]
+    assert all_right["plain_out_tok_s"] > 0
