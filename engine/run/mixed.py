@@ -19,7 +19,7 @@ from octavo.engine.attention.base import AttentionBackend, AttentionStep, Layout
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.run.graphs import STOP_IDS, GraphPool, Kind, bucket_of
-from octavo.engine.run.step import UNKNOWN, PageTables
+from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables
 from octavo.engine.sample.sampler import Sampler
 from octavo.engine.schedule.plan import StepPlan
 from octavo.engine.transfer import Stopwatch, upload
@@ -88,13 +88,12 @@ class MixedOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a checking step leaves, token by token: drawn `ids` int64, or `logits` to draw from, `finite` bool, and the
-    `positions` int64 of the tokens to be drawn."""
+    """What a checking step leaves, token by token: drawn `ids` int64, NOT_FINITE where the scores are not numbers; or
+    `logits` to draw from, and the `positions` int64 of the tokens to be drawn."""
 
     ids: Tensor | None
-    finite: Tensor
     logits: Tensor | None
-    positions: Tensor
+    positions: Tensor | None
 
 
 class _Buffers:
@@ -128,7 +127,15 @@ class _Buffers:
         self.token_ids = torch.zeros(bucket.all_tokens, dtype=torch.int64, device=device)
         self.tables = tuple(torch.zeros((bucket.rows, pages), dtype=torch.int32, device=device) for _ in range(groups))
         self.ring = torch.zeros((1, bucket.rows), dtype=torch.int64, device=device)
+        self.checked_pages: list[tuple[int, int, int, int]] = []  # whose pages the tables of a checking step hold
+        self._staged: Tensor | None = None
         self.turn = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def staged(self) -> Tensor:
+        """The packet's counterpart in pinned memory, always the same."""
+        if self._staged is None:
+            self._staged = torch.zeros_like(self.packet, device="cpu").pin_memory()
+        return self._staged
 
 
 @dataclass(slots=True)
@@ -194,7 +201,9 @@ class MixedGraphs:
         if captured is None:
             return None
         buffers, size = self._buffers[bucket], self._cache.page_size
-        packet = np.zeros(buffers.packet.shape[0], dtype=np.int64)
+        staged = buffers.staged()  # nothing is under way that could still read it
+        staged.zero_()
+        packet = staged.numpy()
         part = {name: packet[span] for name, span in buffers.spans.items()}
         counts = [work.count for work in plan.rows]
         row_of = np.repeat(np.array([work.row for work in plan.rows], dtype=np.int64), counts)
@@ -211,13 +220,16 @@ class MixedGraphs:
         part["rows"][:count] = row_of
         part["picked"][:] = np.arange(bucket.rows)
         part["last_positions"][:count] = positions
-        buffers.packet.copy_(upload(packet, torch.int64, buffers.packet.device))
-        self._fill_tables(buffers, bucket, tables, np.arange(count), row_of, int(positions.max()) + 1)
+        buffers.packet.copy_(staged, non_blocking=True)
+        held = max(len(pages) for work in plan.rows for pages in work.request.pages)
+        pages = [(work.row, work.epoch, work.request.pages_changed, work.count) for work in plan.rows]
+        if buffers.checked_pages != pages:
+            self._fill_tables(buffers, bucket, tables, np.arange(count), row_of, held * size)
+            buffers.checked_pages = pages
         captured.graph.replay()
-        drawn_at, finite = buffers.parts["last_positions"][:count] + 1, captured.finite[:count]
         if captured.logits is not None:
-            return Checked(None, finite, captured.logits[:count], drawn_at)
-        return Checked(captured.ids[:count], finite, None, drawn_at)
+            return Checked(None, captured.logits[:count], buffers.parts["last_positions"][:count] + 1)
+        return Checked(captured.ids[:count], None, None)
 
     def _find(self, bucket: Bucket, kind: Kind) -> _Captured | None:
         key = (bucket, kind)
@@ -345,7 +357,7 @@ class MixedGraphs:
         ids, best = self._sampler.choose(logits, part["rows"], part["last_positions"] + 1, draws=kind == "draw")
         finite = torch.isfinite(best)
         if bucket.check:
-            return logits, ids, finite, (plan, hidden)
+            return logits, torch.where(finite, ids, NOT_FINITE), finite, (plan, hidden)
         self._kernels.advance(
             ids, best, self._last_tokens, part["rows"], part["last_positions"], part["caps"],
             part["stops"].view(bucket.rows, STOP_IDS), buffers.ring, buffers.turn,

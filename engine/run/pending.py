@@ -99,7 +99,11 @@ def _entries(part: Download) -> list[TokenLogprob]:
 
 
 class PendingCheck:
-    """A step under way that checks guesses. A row's tokens are certain up to the first that was not guessed."""
+    """A step under way that checks guesses. A row's tokens are certain up to the first that was not guessed.
+
+    `downloads`: the ids drawn after every token, whether their scores were finite (None: the ids say so), and log
+    probabilities, top ids and top log probabilities or None.
+    """
 
     def __init__(
         self,
@@ -121,8 +125,8 @@ class PendingCheck:
         """Blocks until the results are on the host, and tells the sampler which tokens count."""
         ids, finite, own, top_ids, top_logprobs = self._downloads.wait()
         assert ids is not None
-        assert finite is not None
-        drawn, good = ids.tolist(), finite.tolist()
+        drawn = ids.tolist()
+        good = [token != NOT_FINITE for token in drawn] if finite is None else finite.tolist()
         tokens, fine, logprobs, begin = [], [], [], 0
         for index, work in enumerate(self.plan.rows):
             taken: list[int] = []

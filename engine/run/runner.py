@@ -197,9 +197,9 @@ class ModelRunner:
         for work in plan.rows:
             self._fed[work.row] = None  # which of the drawn tokens is the newest is known only when they are looked at
         if checked is not None and checked.ids is not None:
-            downloads = Download([checked.ids, checked.finite, None, None, None])
+            downloads = Download([checked.ids, None, None, None, None])
             return PendingCheck(plan, downloads, self._take_errors(), self._sampler.accept_all)
-        if checked is not None and checked.logits is not None:
+        if checked is not None and checked.logits is not None and checked.positions is not None:
             scores, positions = checked.logits, checked.positions
         else:
             inputs = make_inputs(plan, self._tables, self.cache.page_size, self.model.device)
