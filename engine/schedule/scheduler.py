@@ -97,7 +97,7 @@ class Scheduler:
         """
         self.stalled = False
         self._may_preempt = may_preempt
-        if max_repeats > 1 and not self.waiting and not drafts:
+        if max_repeats > 1 and not drafts and not (self.waiting and self._free_rows):
             plan = self._repeated(max_repeats)
             if plan is not None:
                 return plan
@@ -121,8 +121,9 @@ class Scheduler:
         return StepPlan(tuple(rows), decodes)
 
     def _repeated(self, max_repeats: int) -> StepPlan | None:
-        """The usual step: every running request decodes, several times in a row as far as its limit goes. None, and no
-        request is changed, if one of them does something else or there are not enough pages for all."""
+        """The usual step, also while others wait for a row: every running request decodes, several times in a row as
+        far as its limit goes. None, and no request is changed, if one of them does something else or there are not
+        enough pages for all."""
         size = self._page_size
         rows: list[RowWork] = []
         growing: list[tuple[Request, int]] = []  # to so many pages

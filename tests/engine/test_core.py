@@ -303,6 +303,37 @@ def test_requests_join_and_leave_at_every_depth(harness: Make, fake_greedy: Gree
     assert ahead > 4, "steps were repeated"
 
 
+def test_steps_are_repeated_while_others_wait_for_a_row_but_not_while_they_could_enter(
+    harness: Make, fake_greedy: Greedy
+) -> None:
+    h = harness(max_running=2, max_repeats=4, tick=1e-6)
+    for index in range(4):
+        h.submit(f"r{index}", [index, 5, 6], 12 + index)
+    h.step()
+    h.core.scheduler.budget.observe(0, 2, 1e-4)
+    h.step()
+    assert [(len(plan.rows), plan.repeats) for plan in h.runner.steps[-1:]] == [(2, 4)]
+    assert len(h.core.scheduler.waiting) == 2
+    h.core.abort("r0")
+    h.step()
+    assert h.runner.steps[-1].repeats == 1
+    assert {work.request.id for work in h.runner.steps[-1].rows} == {"r1", "r2"}
+    h.run()
+    for index in range(1, 4):
+        assert h.tokens(f"r{index}") == fake_greedy([index, 5, 6], 12 + index)
+
+
+def test_pages_nobody_uses_give_way_to_repeated_steps(harness: Make, fake_greedy: Greedy) -> None:
+    h = harness(page_size=4, pages=16, max_repeats=4, tick=1e-6)
+    h.submit("before", list(range(40)), 20)
+    h.run()
+    assert h.core.scheduler.pools[0].num_free < 3
+    h.submit("a", [90, 91, 92], 30)
+    h.run()
+    assert h.tokens("a") == fake_greedy([90, 91, 92], 30)
+    assert len([plan for plan in h.runner.steps if plan.rows[0].request.id == "a"]) <= 2 + 30 // 4
+
+
 def test_steps_are_launched_before_the_last_ones_results_are_taken(harness: Make) -> None:
     h = harness(run_ahead=2, tick=1e-6)
     h.submit("a", [1, 2, 3], 20)
