@@ -33,10 +33,12 @@ from octavo.app.window import Window
 
 if TYPE_CHECKING:
     from octavo.app.config import Settings
+    from octavo.app.ui.board import Board
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 3  # open connections get so long to end after the first Ctrl+C
+FAREWELL_S = 0.15  # the tabs get so long to be told why they will lose their connection
 LET_GO_S = 20.0  # a lost GPU may hold up the end of the process for so long
 CLOSE_MODEL_S = 3.0  # a load that does not notice its end by then is left to the end of the process
 LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
@@ -98,14 +100,24 @@ def create_app(
         allowed_origins=server.allowed_origins,
         **_door(settings, page),
     )
+    board: Board | None = None
     if page:
         from octavo.app.ui import PanelDeps, add_panels, mount_page  # takes seconds: only where there is a page
 
         deps = PanelDeps(service, host, store, settings, sampler=sampler)
         deps.board.put("news", [dict(item) for item in news])
+        board = deps.board
         add_panels(app, deps)
         close_prefixes(app)
-        app = mount_page(app, service, host, settings, deps.board)
+        app = mount_page(app, service, host, settings, board)
+
+    async def take_leave(again: bool) -> None:
+        if board is not None and board.watched:
+            board.put("ending", "again" if again else "closed")
+            await asyncio.sleep(FAREWELL_S)
+        await service.close()
+
+    app.state.take_leave = take_leave  # to be awaited before connections are closed
     return app
 
 
@@ -181,7 +193,7 @@ def run_server(
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = Server(config, on_started=started, before_shutdown=app.state.service.close)
+    server = Server(config, on_started=started, before_shutdown=app.state.take_leave)
     app.state.stop = server.stop
     app.state.restart = server.start_again if note is not None else None
     try:
@@ -200,14 +212,15 @@ def run_server(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server that says when it answers and ends replies before it waits for connections."""
+    """uvicorn's server that says when it answers and ends replies before it waits for connections. `before_shutdown` is
+    told whether it is to start again."""
 
     def __init__(
         self,
         config: uvicorn.Config,
         *,
         on_started: Callable[[], None],
-        before_shutdown: Callable[[], Coroutine[Any, Any, None]],
+        before_shutdown: Callable[[bool], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__(config)
         self._on_started = on_started
@@ -229,7 +242,7 @@ class Server(uvicorn.Server):
             self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        closing = asyncio.create_task(self._before_shutdown())
+        closing = asyncio.create_task(self._before_shutdown(self.restart_reason is not None))
         while not closing.done() and not self.force_exit:
             await asyncio.wait({closing}, timeout=0.05)
         await super().shutdown(sockets)

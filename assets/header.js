@@ -43,6 +43,12 @@ export class Header {
 
   connected(yes) {
     this.offline.hidden = yes;
+    if (yes) this.ending(null);
+  }
+
+  /** Why the connection will be lost: the server was "closed", or begins "again"; null: it was not told. */
+  ending(how) {
+    this.offline.textContent = t(how === "closed" ? "offline.closed" : "offline");
   }
 
   /** What of config.yaml is not in force: `actions`: reload(), restart(), show(). */

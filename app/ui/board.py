@@ -21,6 +21,11 @@ class Board:
         """Grows with every change; what a tab has seen so far is such a number."""
         return self._version
 
+    @property
+    def watched(self) -> bool:
+        """Whether any tab would hear of a change."""
+        return bool(self._watchers)
+
     def put(self, name: str, value: Any) -> None:
         """Pin up a value; one that is there already disturbs nobody."""
         with self._lock:

@@ -21,7 +21,7 @@ from scripts import script  # noqa: E402
 from octavo.app.chat.store import ChatStore  # noqa: E402
 from octavo.app.config import ConfigWatcher, load_settings  # noqa: E402
 from octavo.app.host import ModelHost, Report  # noqa: E402
-from octavo.app.server import create_app  # noqa: E402
+from octavo.app.server import Server, create_app  # noqa: E402
 from octavo.engine.errors import LoadError  # noqa: E402
 
 
@@ -52,7 +52,9 @@ def main(folder: Path) -> None:
     )
     watcher = ConfigWatcher(settings, interval_s=0.2)
     watcher.start()
-    uvicorn.Server(config).run(sockets=[listener])
+    server = Server(config, on_started=lambda: None, before_shutdown=app.state.take_leave)
+    app.state.stop = server.stop
+    server.run(sockets=[listener])
     watcher.close()
 
 
