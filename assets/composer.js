@@ -226,6 +226,10 @@ export class Composer {
     this.update();
   }
 
+  connectionBack() {
+    if (!this.lastReading) this.gauge.soon({ now: true });
+  }
+
   // How full the window is
 
   measured(answer, draft) {

@@ -98,6 +98,7 @@ class Page {
     });
     this.panels.on("settings", (value) => this.settingsChanged(value));
     this.panels.on("models", (value) => this.modelsChanged(value));
+    this.panels.on("ending", (how) => this.header.ending(how));
     this.panels.on("news", (items) => items.forEach(tellOnce));
     this.shade = chats.parentElement;
     this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
@@ -137,6 +138,7 @@ class Page {
 
   connected() {
     this.header.connected(true);
+    this.composer.connectionBack();
     this.ask();
   }
 

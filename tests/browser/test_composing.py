@@ -136,6 +136,24 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     assert "left out" in reply(page).inner_text()
 
 
+def test_the_meter_comes_back_after_a_failure(page: Page, watched: Any) -> None:
+    page.wait_for_selector("#octavo-header .context:not([hidden])")
+    failed = []
+
+    def fail(route: Any) -> None:
+        failed.append(route.request.url)
+        route.fulfill(status=503, json={"error": {"message": "Not now."}})
+
+    page.route("**/api/ui/compose/measure", fail)
+    before = page.locator("#octavo-header .context").inner_text()
+    page.get_by_role("textbox", name="Message").fill("five more words of text " * 40)
+    page.wait_for_timeout(500)
+    assert failed
+    page.unroute("**/api/ui/compose/measure")
+    until(page, f"document.querySelector('#octavo-header .context').innerText !== {before!r}")
+    watched.errors[:] = [error for error in watched.errors if "status of 503" not in error]
+
+
 def test_the_conversation_stays_at_its_end_while_the_text_grows(page: Page) -> None:
     send(page, "book")
     wait_for_end(page)
