@@ -190,7 +190,7 @@ class Hub:
         progress, engine = host.progress, host.engine
         out: dict[str, Any] = {"k": "model", "state": host.state, "id": host.model_id, "error": host.error}
         out["notices"] = list(host.notices)
-        configured = self._settings.values.model.id
+        configured = host.wanted.get("id", self._settings.values.model.id)  # what `load` of a tab would load
         out["configured"] = None if configured == "none" else configured
         if progress is not None:
             out["progress"] = {

@@ -28,8 +28,9 @@ export class Hub {
     });
     this.lead = h("p", { class: "facts" });
     this.heading = h("h3", {}, t("models.suggested"));
+    this.note = h("p", { class: "facts", role: "status", hidden: true });
     this.results = h("ul", { class: "rows", "aria-live": "polite" });
-    this.element = section(t("models.hub"), this.form, this.lead, this.heading, this.results);
+    this.element = section(t("models.hub"), this.form, this.lead, this.note, this.heading, this.results);
     this.rows = [];
     this.hasSearched = false;
   }
@@ -69,15 +70,15 @@ export class Hub {
 
   async search() {
     const words = this.words.value.trim();
-    this.hasSearched = true;
-    this.heading.hidden = true;
     this.tell(t("models.searching"));
     const number = (this.number = (this.number ?? 0) + 1);
     try {
       const { found } = await this.actions.send("/search", { words, kind: this.kind });
       if (number !== this.number) return;
-      if (found.length === 0) this.tell(t("models.search.none"));
-      else this.show(found.map((model) => new Row(model.id, this.about(model), this)));
+      this.hasSearched = true;
+      this.heading.hidden = true;
+      this.tell(found.length === 0 ? t("models.search.none") : null);
+      this.show(found.map((model) => new Row(model.id, this.about(model), this)));
     } catch (failure) {
       if (number === this.number) this.tell(failure.message, "trouble");
     }
@@ -95,9 +96,11 @@ export class Hub {
     );
   }
 
+  /** A line above what is shown, which stays: a search that fails takes nothing away. */
   tell(text, kind = "facts") {
-    this.rows = [];
-    this.results.replaceChildren(h("li", {}, h("p", { class: kind }, text)));
+    this.note.hidden = text === null;
+    this.note.className = kind;
+    this.note.textContent = text ?? "";
   }
 
   show(rows) {

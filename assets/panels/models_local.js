@@ -94,7 +94,8 @@ class Row {
     this.problem.hidden = !problem;
     this.problem.textContent = problem ?? "";
     this.load.textContent = model.complete ? t("models.load") : t("models.complete.it");
-    this.load.disabled = Boolean(problem) || (!model.complete && model.origin === "folder");
+    this.cannotLoad = Boolean(problem) || (!model.complete && model.origin === "folder");
+    this.load.disabled = this.cannotLoad;
     this.news(this.actions.news());
   }
 
@@ -103,6 +104,8 @@ class Row {
     const isLoaded = news.state === "ready" && news.id === this.id;
     this.mark.hidden = !isLoaded;
     this.load.hidden = isLoaded;
+    const isOnItsWay = news.progress !== null && (news.next ?? news.id) === this.id;
+    this.load.disabled = this.cannotLoad || isOnItsWay;
     this.form?.news(news);
   }
 

@@ -88,7 +88,14 @@ def test_a_first_start_shows_the_machine_and_models_that_fit_it_and_asks_nobody(
 def test_a_model_is_searched_fetched_in_two_parts_and_loaded(house: House, open_context: Any) -> None:
     hub = house.hub
     page = open_models(house, open_context)
+    suggested = page.locator("[data-section=get] .rows .row")
+    before = suggested.all_inner_texts()
+    page.route("**/models/search", lambda route: route.fulfill(status=422, json={"error": {"message": "No network."}}))
     page.get_by_role("searchbox", name="Search the Hugging Face hub").fill("small")
+    page.keyboard.press("Enter")
+    page.get_by_text("No network.").wait_for()
+    assert suggested.all_inner_texts() == before != []  # a search that fails takes nothing away
+    page.unroute("**/models/search")
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Look at meadow/small-instruct-GGUF").click()
     row = page.locator(".row", has=page.get_by_role("button", name="Look at meadow/small-instruct-GGUF"))
@@ -135,6 +142,7 @@ def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, o
     assert "count 400" in question.inner_text()
     question.get_by_role("button", name="End them and unload").click()
     page.get_by_text("No model is loaded. Its memory is free.").wait_for()
+    assert page.locator("[data-section=disk]").get_by_role("button", name="Load starter", exact=True).is_enabled()
     assert page.locator("article.reply").inner_text() != ""
     page.get_by_role("button", name="Load at every start").click()
     page.locator(".tag", has_text="at start").wait_for()
