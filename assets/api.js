@@ -1,6 +1,6 @@
 // JSON over HTTP to this server: for what is asked once. What changes by itself comes over the tab's WebSocket.
 
-import { t } from "./words.js";
+import { t, worded } from "./words.js";
 
 /** Why a request failed, in words for the reader. `status` is 0 if there was no answer. */
 export class Failure extends Error {
@@ -27,5 +27,5 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   }
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;
-  throw new Failure(answer?.error?.message ?? t("unreachable"), response.status, answer?.error?.code ?? null);
+  throw new Failure(worded(answer?.error?.message) ?? t("unreachable"), response.status, answer?.error?.code ?? null);
 }

@@ -2,7 +2,7 @@
 
 import { h, icon, iconButton } from "./dom.js";
 import { modelMenu } from "./model_menu.js";
-import { bytes, short, t } from "./words.js";
+import { bytes, short, t, worded } from "./words.js";
 
 const THEMES = ["system", "light", "dark"];
 const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
@@ -95,8 +95,8 @@ export class Header {
     ];
     this.card.replaceChildren(
       ...(rows ? [h("dl", {}, ...rows.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]))] : []),
-      ...(model.error ? [h("p", { class: "error" }, model.error)] : []),
-      ...model.notices.map((text) => h("p", { class: "notice" }, text)),
+      ...(model.error ? [h("p", { class: "error" }, worded(model.error))] : []),
+      ...model.notices.map((text) => h("p", { class: "notice" }, worded(text))),
       ...(this.modelActions ? [modelMenu(this.news, this.modelActions)] : []),
     );
     this.chip.disabled = this.card.childElementCount === 0;

@@ -16,7 +16,7 @@ import { onShortcut } from "./shortcuts.js";
 import { Talk } from "./talk.js";
 import { Welcome } from "./welcome.js";
 import { build, language, panels as panelNames } from "./strings.js";
-import { t } from "./words.js";
+import { t, worded } from "./words.js";
 
 const PARTS = ["octavo-nav", "octavo-chats", "octavo-header", "octavo-talk", "octavo-composer", "octavo-panel"];
 const LIST_MESSAGES = new Set(["list", "listed", "unlisted"]);
@@ -216,7 +216,7 @@ class Page {
   /** Downloads, recent models, what is loaded. */
   modelsChanged(news) {
     const isNew = this.models !== undefined && news.error !== this.models.error;
-    if (isNew && news.error && news.state === "ready") toast(news.error, { kind: "error", keep: true });
+    if (isNew && news.error && news.state === "ready") toast(worded(news.error), { kind: "error", keep: true });
     this.models = news;
     this.welcome.models(news);
     this.header.models(news, {

@@ -1,7 +1,7 @@
 // The empty conversation: the state of the model if there is none yet, else three ways to begin.
 
 import { h } from "./dom.js";
-import { bytes, duration, has, t } from "./words.js";
+import { bytes, duration, has, t, worded } from "./words.js";
 
 const EXAMPLES = ["example.1", "example.2", "example.3"];
 
@@ -65,7 +65,7 @@ export class Welcome {
       ...running.slice(0, 2).map((job) => {
         const bar = h("span", { class: "done" });
         bar.style.width = `${job.total ? (job.done / job.total) * 100 : 0}%`;
-        const words = job.error ?? [job.model_id, job.total ? `${bytes(job.done)} / ${bytes(job.total)}` : null, job.seconds_left ? t("load.left", { s: duration(Math.ceil(job.seconds_left)) }) : null].filter(Boolean).join(" · ");
+        const words = worded(job.error) ?? [job.model_id, job.total ? `${bytes(job.done)} / ${bytes(job.total)}` : null, job.seconds_left ? t("load.left", { s: duration(Math.ceil(job.seconds_left)) }) : null].filter(Boolean).join(" · ");
         return h("p", { class: job.state === "failed" ? "trouble" : "tabular" }, h("span", { class: "meter large", "aria-hidden": "true" }, bar), words);
       }),
     );
@@ -133,7 +133,7 @@ export class Welcome {
   }
 
   failed(model) {
-    this.trouble(t("load.failed"), h("p", { class: "trouble" }, model.error ?? ""), [t("load.retry"), this.actions.load]);
+    this.trouble(t("load.failed"), h("p", { class: "trouble" }, worded(model.error) ?? ""), [t("load.retry"), this.actions.load]);
   }
 
   empty(model) {

@@ -1,5 +1,6 @@
 // The page's words in the chosen language, and numbers as people read them.
 
+import { worded } from "./sentences.js";
 import { language, words } from "./strings.js";
 
 // The reader's own country where the page speaks its language: 14:02 or 2:02 PM.
@@ -19,10 +20,12 @@ export function t(key, values = {}) {
   });
 }
 
-/** Our own words for what the server says under a name, or else its own. */
+/** Our own words for what the server says under a name, or else its own, which are English, in the page's language. */
 export function said(code, values, otherwise) {
-  return code && (has(`said.${code}`) || has(`said.${code}.other`)) ? t(`said.${code}`, values ?? {}) : otherwise;
+  return code && (has(`said.${code}`) || has(`said.${code}.other`)) ? t(`said.${code}`, values ?? {}) : worded(otherwise);
 }
+
+export { worded };
 
 export const has = (key) => key in words;
 

@@ -21,7 +21,7 @@ from octavo.app.host import ModelHost
 from octavo.app.ui.board import Board
 from octavo.app.ui.live import add_live_route
 from octavo.app.ui.panels import PANELS
-from octavo.app.ui.strings import LANGUAGES, choose_language
+from octavo.app.ui.strings import LANGUAGES, SENTENCES, choose_language
 
 if TYPE_CHECKING:
     import gradio
@@ -111,7 +111,7 @@ def _assets() -> dict[str, Traversable]:
 @cache
 def files_version() -> str:
     """Changes with any of the page's files or words."""
-    digest = hashlib.sha256(json.dumps(LANGUAGES, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([LANGUAGES, SENTENCES], sort_keys=True).encode())
     for name in _assets():
         digest.update(name.encode() + (asset(name) or b""))
     return digest.hexdigest()[:12]
@@ -125,6 +125,8 @@ def _add_files(app: FastAPI, settings: Settings) -> None:
         build = json.dumps(files_version())
         script = f"export const language = {json.dumps(language)};\nexport const build = {build};\n"
         script += f"export const panels = {json.dumps(list(PANELS))};\n"
+        sentences = json.dumps(list(SENTENCES[language].items()), ensure_ascii=False)
+        script += f"export const sentences = {sentences};\n"
         return _answer(request, f"{script}export const words = {words};\n".encode(), ".js", vary="Accept-Language")
 
     @app.get(ASSETS + "/{name:path}", include_in_schema=False)

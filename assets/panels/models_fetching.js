@@ -1,7 +1,7 @@
 // The downloads: how far each is, pausing, going on, calling off.
 
 import { h, iconButton } from "../dom.js";
-import { bytes, duration, t } from "../words.js";
+import { bytes, duration, t, worded } from "../words.js";
 import { Bar, facts, modelName, section } from "./models_parts.js";
 
 export class Fetching {
@@ -71,7 +71,7 @@ class Row {
     this.pause.setAttribute("aria-label", `${t("models.pause")}: ${job.model_id}`);
     this.resume.setAttribute("aria-label", `${this.resume.textContent}: ${job.model_id}`);
     this.error.hidden = state !== "failed";
-    this.error.textContent = job.error ?? "";
+    this.error.textContent = worded(job.error) ?? "";
     this.help.hidden = !job.reason;
     if (job.reason && this.help.childElementCount === 0) this.help.append(...accessHelp(job.model_id, this.actions));
   }

@@ -1,7 +1,7 @@
 // Models of the hub: nothing is asked until somebody searches or looks at one.
 
 import { h, icon, iconButton } from "../dom.js";
-import { bytes, t } from "../words.js";
+import { bytes, t, worded } from "../words.js";
 import { accessHelp } from "./models_fetching.js";
 import { count, facts, fitPicture, fitVerdict, modelName, parameters, tokens, section } from "./models_parts.js";
 
@@ -151,7 +151,7 @@ class Row {
     const { about } = this;
     const parts = [];
     if (about.problem) {
-      parts.push(h("p", { class: "trouble", role: "alert" }, about.problem.message));
+      parts.push(h("p", { class: "trouble", role: "alert" }, worded(about.problem.message)));
       if (about.problem.reason) parts.push(h("div", { class: "help" }, ...accessHelp(this.id, this.hub.actions)));
     }
     if (about.fit) parts.push(fitPicture(about.fit), fitVerdict(about.fit, (choice) => this.take(choice), { lengths: false }));

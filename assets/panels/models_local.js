@@ -1,7 +1,7 @@
 // What is on this disk: each model with its facts, a button to load it, and how to load it.
 
 import { copyText, h, iconButton } from "../dom.js";
-import { bytes, t } from "../words.js";
+import { bytes, t, worded } from "../words.js";
 import { LoadForm } from "./models_load.js";
 import { facts, modelName, parameters, tokens, section } from "./models_parts.js";
 
@@ -92,7 +92,7 @@ class Row {
     );
     const problem = model.complete ? known?.problem : null;
     this.problem.hidden = !problem;
-    this.problem.textContent = problem ?? "";
+    this.problem.textContent = worded(problem) ?? "";
     this.load.textContent = model.complete ? t("models.load") : t("models.complete.it");
     this.cannotLoad = Boolean(problem) || (!model.complete && model.origin === "folder");
     this.load.disabled = this.cannotLoad;

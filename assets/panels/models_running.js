@@ -1,7 +1,7 @@
 // What runs now: the model, its memory, how far a load is; the machine's memory.
 
 import { h } from "../dom.js";
-import { bytes, duration, has, t } from "../words.js";
+import { bytes, duration, has, t, worded } from "../words.js";
 import { Bar, modelName, section } from "./models_parts.js";
 
 export class Running {
@@ -48,7 +48,7 @@ export class Running {
     this.unload.hidden = state !== "ready" || isLoading;
     this.cancel.hidden = !isLoading;
     this.error.hidden = !error;
-    this.error.textContent = error ?? "";
+    this.error.textContent = worded(error) ?? "";
     this.progress.hidden = !isLoading;
     if (isLoading) this.draw(progress);
   }

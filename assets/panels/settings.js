@@ -1,7 +1,7 @@
 // Every key of config.yaml: what it does, what it is now and where that came from. A change is saved at once.
 
 import { h, icon } from "../dom.js";
-import { t } from "../words.js";
+import { t, worded } from "../words.js";
 import { Data } from "./data.js";
 import { Household } from "./household.js";
 import { control } from "./settings_controls.js";
@@ -123,7 +123,7 @@ class SettingsPanel {
     const parts = [];
     if (error) {
       parts.push(
-        h("div", { class: "note bad" }, h("strong", {}, t("settings.error")), h("pre", {}, error), h("p", {}, t("settings.error.stays"))),
+        h("div", { class: "note bad" }, h("strong", {}, t("settings.error")), h("pre", {}, worded(error)), h("p", {}, t("settings.error.stays"))),
       );
     }
     if (reload.length) {

@@ -8,6 +8,8 @@ from typing import Any
 
 from driving import answer, reply, send, until, wait_for_end
 
+from octavo.app.ui.strings import SENTENCES
+
 Page = Any  # playwright's; it need not be installed to collect these tests
 
 MIXED = """echo 这是**“重点”**。
@@ -93,6 +95,25 @@ def test_a_stopped_reply_ends_without_half_marks(page: Page) -> None:
     assert "*" not in answer(page)
 
 
+# What the server says in English, with names, with what to do, with a reason inside, and with what nobody knows.
+SAID = {
+    "There is no folder or file /data/a. b.gguf. Check how the path is written.": (
+        "没有文件夹或文件 /data/a. b.gguf。请检查路径的写法。"
+    ),
+    "cuda was asked for, but no NVIDIA driver was found. Set model.device to cpu or auto.": (
+        "要求使用 cuda，但是没有找到 NVIDIA 驱动。请把 model.device 设为 cpu 或 auto。"
+    ),
+    "line 3: server.port must be a whole number, found 'x'.\nline 4: app.nonsense is not a known key.": (
+        "第 3 行：server.port 应为整数，现在是 'x'。\n第 4 行：没有 app.nonsense 这个键。"
+    ),
+    "Something new happened. Try again.": "Something new happened. 请再试一次。",
+    "Loading failed unexpectedly (ValueError: bad. Very bad). The log has the details.": (
+        "加载意外失败（ValueError: bad. Very bad）。详情见日志。"
+    ),
+    "A sentence that nobody knows.": "A sentence that nobody knows.",
+}
+
+
 def test_the_page_speaks_chinese_to_a_chinese_browser(open_context: Callable[..., Any], server: Any) -> None:
     page = open_context(server, extra_http_headers={"accept-language": "zh-CN,zh;q=0.9"}).context.new_page()
     page.goto(server.url)
@@ -113,3 +134,13 @@ def test_the_page_speaks_chinese_to_a_chinese_browser(open_context: Callable[...
             .map(e => e.ariaLabel || e.placeholder || '').filter(text => /^[A-Za-z ]{4,}$/.test(text))"""
     )
     assert english == []
+    said = page.evaluate(
+        """async texts => { const { worded } = await import('/ui/words.js'); return texts.map(worded); }""", list(SAID)
+    )
+    assert dict(zip(SAID, said)) == SAID
+    forms = [re.sub(r"\{\w+\}", "Q8", form) for form in SENTENCES["zh-CN"]]
+    found = page.evaluate(
+        """async texts => { const { worded } = await import('/ui/words.js'); return texts.map(worded); }""", forms
+    )
+    unchanged = [form for form, text in zip(forms, found) if not re.search("[\u4e00-\u9fff]", text)]
+    assert unchanged == []

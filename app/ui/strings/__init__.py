@@ -3,12 +3,29 @@ in by the page."""
 
 from __future__ import annotations
 
-from octavo.app.ui.strings import chats, composer, models, monitor, presets, settings, shell, talk
+from octavo.app.ui.strings import (
+    chats,
+    composer,
+    models,
+    monitor,
+    presets,
+    sentences_app,
+    sentences_engine,
+    sentences_library,
+    settings,
+    shell,
+    talk,
+)
 
 AREAS = (shell, chats, talk, composer, presets, models, settings, monitor)
 LANGUAGES: dict[str, dict[str, str]] = {
     "en": {key: text for area in AREAS for key, text in area.EN.items()},
     "zh-CN": {key: text for area in AREAS for key, text in area.ZH_CN.items()},
+}
+# What the server says in English, by its form; `assets/sentences.js` finds it.
+SENTENCES: dict[str, dict[str, str]] = {
+    "en": {},
+    "zh-CN": {**sentences_app.ZH_CN, **sentences_library.ZH_CN, **sentences_engine.ZH_CN},
 }
 
 

@@ -6,9 +6,10 @@ import re
 from importlib.resources import files
 
 import pytest
+from sentences import pattern, sentences
 
 from octavo.app.ui.page import asset, files_version
-from octavo.app.ui.strings import AREAS, LANGUAGES, choose_language
+from octavo.app.ui.strings import AREAS, LANGUAGES, SENTENCES, choose_language
 
 ASSETS = {
     entry.name: entry
@@ -30,6 +31,18 @@ def test_all_languages_have_the_same_keys_and_blanks_to_fill() -> None:
         for key, text in words.items():
             assert text.strip(), (language, key)
             assert set(re.findall(r"\{\w+\}", text)) == set(re.findall(r"\{\w+\}", english[key])), (language, key)
+
+
+@pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "en"])
+def test_whatever_an_error_can_say_is_said_in_every_language(language: str) -> None:
+    forms = SENTENCES[language]
+    known = {pattern(form) for form in forms}
+    assert len(known) == len(forms)
+    said = {pattern(template): f"{where}: {template}" for where, template in sentences()}
+    assert len(said) > 300
+    assert [place for form, place in said.items() if form not in known] == []
+    for form, text in forms.items():
+        assert sorted(set(re.findall(r"\{\w+\}", text))) == sorted(re.findall(r"\{\w+\}", form)), form
 
 
 def test_the_scripts_ask_only_for_words_that_exist() -> None:
