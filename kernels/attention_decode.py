@@ -12,7 +12,8 @@ whichever of a row's programs ends last weighs them, always in the order of the 
 back to zero for the next launch. NEW: the newest key and value come from the step's projection, not from the pages;
 the row's last run rotates them, attends to them and stores them, every program rotates its own queries. EARLY: a
 program starts while the projection still runs (dependent launch), reads its entry, asks for its first keys and values,
-which are older than the step, and waits only then.
+which are older than the step, and waits only then. KV: pages hold 8-bit codes (words of two for dots, else bytes)
+and scales beside them; the newest key and value are rounded like all others before anything attends to them.
 
 Bound by the bytes of the keys and values read at many rows (4.0 of a copy's 4.3 TB/s on an H200, 64 rows of 2,176
 tokens at 8 x 128), by the chain of dependent loads at few.
@@ -24,8 +25,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.attention_codes import attend_pages
 from octavo.kernels.attention_rope import load_rotated
-from octavo.kernels.attention_tile import attend_tiles, prefetch_rows, softcapped, tile_offsets, tile_pages
+from octavo.kernels.attention_tile import prefetch_rows, softcapped, tile_offsets, tile_pages
+from octavo.kernels.kv_codes import decode, pairs, rounded
 
 # Fields of a schedule entry, int32 each: row (-1: nothing to do), keys lo .. hi, first key that may be read, number of
 # the run, runs of the row, entry of its first run, position of the query (-1: a row without tokens).
@@ -217,6 +220,8 @@ def decode_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
     out_ptr,
     lse_ptr,
     partial_ptr,
@@ -273,6 +278,8 @@ def decode_kernel(
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
     EARLY: tl.constexpr,
+    KV: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """out [R, Hq, Dv], lse [R, Hq] natural; counter int32 [R, programs a row].
 
@@ -300,14 +307,22 @@ def decode_kernel(
     col_v = tl.arange(0, BLOCK_V)
     k_base = k_ptr + kv_head * k_head_stride
     v_base = v_ptr + kv_head * v_head_stride
+    SCALE_STRIDE: tl.constexpr = Q_HEADS // GROUP * PAGE_SIZE
+    k_scale_base = k_scale_ptr + kv_head * PAGE_SIZE
+    v_scale_base = v_scale_ptr + kv_head * PAGE_SIZE
     table_ptr += row * table_stride
     page = tile_pages(table_ptr, lo, first, hi, PAGE_SIZE, BLOCK_N)
     if EARLY:  # cached keys and values are older than the step, and so is the schedule: no need to wait for the queries
         if lo < hi:
             offset = tile_offsets(lo, PAGE_SIZE, BLOCK_N)
-            SIZE: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth // 8
-            prefetch_rows(k_base + page * k_page_stride + offset * k_slot_stride, DIM * SIZE)
-            prefetch_rows(v_base + page * v_page_stride + offset * v_slot_stride, V_DIM * SIZE)
+            SIZE: tl.constexpr = 1 if KV else k_ptr.dtype.element_ty.primitive_bitwidth // 8
+            if DIM * SIZE % 16 == 0 and V_DIM * SIZE % 16 == 0:
+                prefetch_rows(k_base + page * k_page_stride + offset * k_slot_stride, DIM * SIZE)
+                prefetch_rows(v_base + page * v_page_stride + offset * v_slot_stride, V_DIM * SIZE)
+            if KV:  # four scales at once
+                fourth = (page * SCALE_STRIDE + offset) // 4 * 4
+                prefetch_rows(k_scale_ptr + fourth, 16)
+                prefetch_rows(v_scale_ptr + fourth, 16)
         gdc_wait()
         gdc_launch_dependents()
 
@@ -323,18 +338,35 @@ def decode_kernel(
         k_new = load_rotated(
             k_head, lone + newest.to(tl.int64) > 0, at, cos_sin_ptr, k_weight_ptr, eps,
             DIM, BLOCK_D, HALF, NORM, ROUND_FIRST,
-        ).to(k_ptr.dtype.element_ty)  # fmt: skip
+        )  # fmt: skip
         v_new = tl.load(
             v_new_ptr + row * v_new_token_stride + kv_head * v_new_head_stride + col_v[None, :],
             mask=(col_v < tl.where(newest, V_DIM, 0))[None, :],
             other=0.0,
-        ).to(v_ptr.dtype.element_ty)
+        )
         slot = tl.load(slots_ptr + row)
         stores = newest & (head_tile == 0)
         k_slot = k_base + slot // PAGE_SIZE * k_page_stride + slot % PAGE_SIZE * k_slot_stride
         v_slot = v_base + slot // PAGE_SIZE * v_page_stride + slot % PAGE_SIZE * v_slot_stride
-        tl.store(k_slot + col_d[None, :], k_new, mask=(col_d < tl.where(stores, DIM, 0))[None, :])
-        tl.store(v_slot + col_v[None, :], v_new, mask=(col_v < tl.where(stores, V_DIM, 0))[None, :])
+        if KV:
+            k_new, k_codes, k_scale = rounded(k_new, KV)
+            v_new, v_codes, v_scale = rounded(v_new, KV)
+            UNIT: tl.constexpr = 2 if DOT else 1
+            if DOT:
+                k_codes = pairs(k_codes)
+                v_codes = pairs(v_codes)
+            k_col = tl.arange(0, BLOCK_D // UNIT)
+            v_col = tl.arange(0, BLOCK_V // UNIT)
+            tl.store(k_slot + k_col[None, :], k_codes, mask=(k_col < tl.where(stores, DIM // UNIT, 0))[None, :])
+            tl.store(v_slot + v_col[None, :], v_codes, mask=(v_col < tl.where(stores, V_DIM // UNIT, 0))[None, :])
+            at_scale = slot // PAGE_SIZE * SCALE_STRIDE + slot % PAGE_SIZE + lone
+            tl.store(k_scale_base + at_scale, k_scale, mask=lone + stores.to(tl.int64) > 0)
+            tl.store(v_scale_base + at_scale, v_scale, mask=lone + stores.to(tl.int64) > 0)
+        else:
+            k_new = k_new.to(k_ptr.dtype.element_ty)
+            v_new = v_new.to(v_ptr.dtype.element_ty)
+            tl.store(k_slot + col_d[None, :], k_new, mask=(col_d < tl.where(stores, DIM, 0))[None, :])
+            tl.store(v_slot + col_v[None, :], v_new, mask=(col_v < tl.where(stores, V_DIM, 0))[None, :])
         own_score = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), 1)
         if SOFTCAP:
             own_score = softcapped(own_score, scale, softcap)
@@ -353,10 +385,11 @@ def decode_kernel(
     if DOT:
         row_first = tl.zeros([BLOCK_M], tl.int32) + first
         row_last = tl.zeros([BLOCK_M], tl.int32) + (hi - 1)
-        acc, peak, total = attend_tiles(
-            acc, peak, total, q, k_base, v_base, table_ptr, page, lo, hi, first, hi, row_first, row_last,
-            k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
-            DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
+        acc, peak, total = attend_pages(
+            acc, peak, total, q, k_base, v_base, k_scale_base, v_scale_base, table_ptr, page,
+            lo, hi, first, hi, row_first, row_last,
+            k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, SCALE_STRIDE, scale, softcap,
+            DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION, KV, WIDE,
         )  # fmt: skip
     else:
         tl.static_assert(BLOCK_M == 1)
@@ -368,10 +401,16 @@ def decode_kernel(
             offset = tile_offsets(at_key, PAGE_SIZE, BLOCK_N)
             k_tile = k_base + (page * k_page_stride + offset * k_slot_stride)[:, None] + col_d[None, :]
             v_tile = v_base + (page * v_page_stride + offset * v_slot_stride)[:, None] + col_v[None, :]
-            k = tl.load(k_tile, mask=seen[:, None] & (col_d < DIM)[None, :], other=0.0)
-            v = tl.load(v_tile, mask=seen[:, None] & (col_v < V_DIM)[None, :], other=0.0)
+            k = tl.load(k_tile, mask=seen[:, None] & (col_d < DIM)[None, :], other=0)
+            v = tl.load(v_tile, mask=seen[:, None] & (col_v < V_DIM)[None, :], other=0)
+            if KV:
+                at_scale = page * SCALE_STRIDE + offset
+                scores = tl.sum(decode(k, KV) * vector, 1) * tl.load(k_scale_base + at_scale, mask=seen, other=0.0)
+                values = decode(v, KV) * tl.load(v_scale_base + at_scale, mask=seen, other=0.0)[:, None]
+            else:
+                scores = tl.sum(k.to(tl.float32) * vector, 1)
+                values = v.to(tl.float32)
             page = tile_pages(table_ptr, at_key + BLOCK_N, first, hi, PAGE_SIZE, BLOCK_N)
-            scores = tl.sum(k.to(tl.float32) * vector, 1)
             if SOFTCAP:
                 scores = softcapped(scores, scale, softcap)
             else:
@@ -381,7 +420,7 @@ def decode_kernel(
             weights = tl.exp2(scores - new_peak)
             decay = tl.exp2(peak - new_peak)
             total = total * decay + tl.sum(weights, 0)
-            acc = acc * decay[:, None] + tl.sum(weights[:, None] * v.to(tl.float32), 0)[None, :]
+            acc = acc * decay[:, None] + tl.sum(weights[:, None] * values, 0)[None, :]
             peak = new_peak
 
     divisor = tl.where(total == 0.0, 1.0, total)

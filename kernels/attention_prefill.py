@@ -14,7 +14,8 @@ over dense keys: 615).
 import triton
 import triton.language as tl
 
-from octavo.kernels.attention_tile import attend_tiles, tile_pages
+from octavo.kernels.attention_codes import attend_pages
+from octavo.kernels.attention_tile import tile_pages
 
 
 @triton.jit
@@ -38,6 +39,8 @@ def prefill_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
     out_ptr,
     lse_ptr,
     table_ptr,
@@ -74,6 +77,8 @@ def prefill_kernel(
     LSE: tl.constexpr,
     PEEL: tl.constexpr,
     PRECISION: tl.constexpr,
+    KV: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """HEADS query heads of a group and BLOCK_M // HEADS tokens share a tile. out [T, Hq, Dv], lse [T, Hq] natural.
 
@@ -116,6 +121,9 @@ def prefill_kernel(
     q = tl.load(q_tile, mask=valid[:, None] & (col_d < DIM)[None, :], other=0.0)
     k_base = k_ptr + kv_head * k_head_stride
     v_base = v_ptr + kv_head * v_head_stride
+    SCALE_STRIDE: tl.constexpr = Q_HEADS // GROUP * PAGE_SIZE
+    k_scale_base = k_scale_ptr + kv_head * PAGE_SIZE
+    v_scale_base = v_scale_ptr + kv_head * PAGE_SIZE
     table_ptr += row.to(tl.int64) * table_stride
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -124,17 +132,19 @@ def prefill_kernel(
     if PEEL:
         page = tile_pages(table_ptr, lo, first_key, end_key, PAGE_SIZE, BLOCK_N)
         common = (tl.min(tl.where(valid, row_last, end_key), 0) + 1) // BLOCK_N * BLOCK_N
-        acc, peak, total = attend_tiles(
-            acc, peak, total, q, k_base, v_base, table_ptr, page, lo, common, first_key, end_key, row_first, row_last,
-            k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
-            DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, False, PRECISION,
+        acc, peak, total = attend_pages(
+            acc, peak, total, q, k_base, v_base, k_scale_base, v_scale_base, table_ptr, page,
+            lo, common, first_key, end_key, row_first, row_last,
+            k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, SCALE_STRIDE, scale, softcap,
+            DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, False, PRECISION, KV, WIDE,
         )  # fmt: skip
         lo = common
     page = tile_pages(table_ptr, lo, first_key, end_key, PAGE_SIZE, BLOCK_N)
-    acc, peak, total = attend_tiles(
-        acc, peak, total, q, k_base, v_base, table_ptr, page, lo, end_key, first_key, end_key, row_first, row_last,
-        k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
-        DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
+    acc, peak, total = attend_pages(
+        acc, peak, total, q, k_base, v_base, k_scale_base, v_scale_base, table_ptr, page,
+        lo, end_key, first_key, end_key, row_first, row_last,
+        k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, SCALE_STRIDE, scale, softcap,
+        DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION, KV, WIDE,
     )  # fmt: skip
 
     divisor = tl.where(total == 0.0, 1.0, total)

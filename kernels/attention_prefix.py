@@ -12,10 +12,11 @@ read on the device; without spans every program returns at once.
 import triton
 import triton.language as tl
 
+from octavo.kernels.attention_codes import attend_pages
 from octavo.kernels.attention_decode import LSE_COPIES, split_length
 from octavo.kernels.attention_prefill import find_row
 from octavo.kernels.attention_rope import load_rotated
-from octavo.kernels.attention_tile import attend_tiles, tile_pages
+from octavo.kernels.attention_tile import tile_pages
 
 
 @triton.jit(
@@ -26,6 +27,8 @@ def prefix_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
     partial_ptr,
     partial_lse_ptr,
     table_ptr,
@@ -67,6 +70,8 @@ def prefix_kernel(
     HALF: tl.constexpr,
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
+    KV: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """partial [splits, R, Hq, Dv], base-2 lse [splits, R, Hq, LSE_COPIES]; NEW: q is not rotated yet."""
     ROWS: tl.constexpr = BLOCK_M // HEADS
@@ -110,15 +115,19 @@ def prefix_kernel(
 
     k_base = k_ptr + kv_head * k_head_stride
     v_base = v_ptr + kv_head * v_head_stride
+    SCALE_STRIDE: tl.constexpr = Q_HEADS // GROUP * PAGE_SIZE
+    k_scale_base = k_scale_ptr + kv_head * PAGE_SIZE
+    v_scale_base = v_scale_ptr + kv_head * PAGE_SIZE
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     row_first = tl.zeros([BLOCK_M], tl.int32)
     row_last = tl.zeros([BLOCK_M], tl.int32) + (shared - 1)
-    acc, peak, total = attend_tiles(
-        acc, peak, total, q, k_base, v_base, table_ptr, page, lo, hi, 0, hi, row_first, row_last,
-        k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, scale, softcap,
-        DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION,
+    acc, peak, total = attend_pages(
+        acc, peak, total, q, k_base, v_base, k_scale_base, v_scale_base, table_ptr, page,
+        lo, hi, 0, hi, row_first, row_last,
+        k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, SCALE_STRIDE, scale, softcap,
+        DIM, V_DIM, BLOCK_D, BLOCK_V, BLOCK_N, PAGE_SIZE, SOFTCAP, True, PRECISION, KV, WIDE,
     )  # fmt: skip
     target = (split.to(tl.int64) * rows + row) * Q_HEADS + head
     mask = valid[:, None] & (col_v < V_DIM)[None, :]

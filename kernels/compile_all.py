@@ -39,11 +39,13 @@ from octavo.kernels import (
     rope,
     rows,
     sampling,
+    sampling_bounds,
     skinny_linear,
 )
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
+from octavo.kernels.kv_format import KVScales
 from octavo.kernels.paged_attention import AttentionShape
 
 # Most shared memory of a block by compute capability (CUDA C++ Programming Guide, technical specifications).
@@ -109,6 +111,9 @@ def _exercise(target: int, full: bool) -> None:
     _rows()
     _small_operations(native)
     _attention(traits, native, _shape(128), full)
+    for code in (torch.float8_e4m3fn, torch.int8) if full or target == 90 else (torch.float8_e4m3fn,):
+        _attention(traits, native, _shape(128), full, code=code)
+        _cache_writes(native, code)
     _products(traits, native, full)
     if full or target == 90:
         for dtype in others:
@@ -145,15 +150,34 @@ def _small_operations(dtype: torch.dtype) -> None:
         activation.gated(_empty(7, 2 * 14336, dtype=dtype), act)
 
 
+def _cache_writes(dtype: torch.dtype, code: torch.dtype) -> None:
+    """Keys and values on their way into pages of 8-bit codes, kept for the dense path and not."""
+    q, k, v = (part.unflatten(1, (-1, 128)) for part in _empty(7, 12 * 128, dtype=dtype).split((1024, 256, 256), 1))
+    pages, plane = _empty(9, 2, 16, 128, dtype=code), _empty(9, 2, 16, dtype=torch.float32)
+    ids, scales = _empty(7, dtype=torch.int64), KVScales(plane, plane)
+    rope.write_kv(k, v, pages, pages, ids, scales)
+    for rotary, keep in ((128, True), (64, False)):
+        table = _empty(4096, rotary, dtype=torch.float32)
+        rope.rope_write(q, k, v, table, ids, pages, pages, ids, keep=keep, scales=scales)
+
+
 def _attention(
-    traits: DeviceTraits, dtype: torch.dtype, shape: AttentionShape, full: bool, page_size: int = 16
+    traits: DeviceTraits,
+    dtype: torch.dtype,
+    shape: AttentionShape,
+    full: bool,
+    page_size: int = 16,
+    code: torch.dtype | None = None,
 ) -> None:
+    """`code`: the pages hold 8-bit codes of this type."""
     rows, tokens = 4, 4096
     q = _empty(tokens, shape.q_heads, shape.dim, dtype=dtype)
     out = _empty(tokens, shape.q_heads, shape.v_dim, dtype=dtype)
     lse = _empty(tokens, shape.q_heads, dtype=torch.float32)
-    k = _empty(9, shape.kv_heads, page_size, shape.dim, dtype=dtype)
-    v = _empty(9, shape.kv_heads, page_size, shape.v_dim, dtype=dtype)
+    k = _empty(9, shape.kv_heads, page_size, shape.dim, dtype=code or dtype)
+    v = _empty(9, shape.kv_heads, page_size, shape.v_dim, dtype=code or dtype)
+    plane = _empty(9, shape.kv_heads, page_size, dtype=torch.float32)
+    scales = None if code is None else KVScales(plane, plane)
     table = _empty(rows, 512, dtype=torch.int32)
     lengths, positions = _empty(rows + 1, dtype=torch.int32), _empty(tokens, dtype=torch.int64)
     ids = _empty(rows, dtype=torch.int64)
@@ -163,17 +187,17 @@ def _attention(
     for tokens_given, prefixes, sums in ((new, shared, None), (new, None, None), *plain):
         work = decode_attention.decode_work(
             shape, dtype, positions, lengths,
-            rows=rows, new=tokens_given is not None, counters=lengths, prefixes=prefixes,
+            rows=rows, new=tokens_given is not None, counters=lengths, prefixes=prefixes, quantized=code is not None,
         )  # fmt: skip
-        decode_attention.decode_attention(q, k, v, table, out, sums, shape, work, positions, tokens_given)
+        decode_attention.decode_attention(q, k, v, table, out, sums, shape, work, positions, tokens_given, scales)
     if traits.tensor_cores:
         for max_q in (4, 64, 2048) if full else (2048,):
             paged_attention.prefill_attention(
                 q, k, v, table, lengths, positions, lengths, out, None, shape,
-                first_row=0, num_rows=rows, num_tokens=tokens, max_q=max_q,
+                first_row=0, num_rows=rows, num_tokens=tokens, max_q=max_q, scales=scales,
             )  # fmt: skip
     if dense_attention.dense_supported(shape, dtype, traits):
-        dense = dense_attention.gather_pages(k, v, table, lengths, lengths, tokens, 0)
+        dense = dense_attention.gather_pages(k, v, table, lengths, lengths, tokens, 0, dtype=dtype, scales=scales)
         dense_attention.dense_attention(
             q, dense, lengths, positions, lengths, out, None, shape, traits,
             first_row=0, num_rows=rows, num_tokens=tokens,
@@ -212,6 +236,7 @@ def _sampling() -> None:
     sampling.argmax(scores)
     row = _empty(4, dtype=torch.float32)
     sampling.draw(scores, row, row, row, _empty(4, 2, dtype=torch.int64), _empty(4, dtype=torch.int64))
+    sampling_bounds.bounds(scores, row, row, row, _empty(4, dtype=torch.int64), row)
 
 
 def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -279,6 +304,8 @@ _TYPE_NAMES = {
     torch.float32: "fp32",
     torch.int32: "i32",
     torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
 }
 
 

@@ -2,7 +2,7 @@
 
 `DecodeWork` is what a step's layers of one shape share: the device-made schedule, room for partial results, and which
 rows read a common prefix once. The kernels are described in attention_decode.py and attention_prefix.py; shapes as in
-paged_attention.py.
+paged_attention.py. Pages of 8-bit codes come with their scales (kv_format.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from octavo.kernels.attention_prefix import prefix_kernel
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
+from octavo.kernels.kv_format import KernelPlanes, KVScales, kernel_planes
 from octavo.kernels.paged_attention import ROOMY, AttentionShape, Tile, padded
 
 MIN_RUN_KEYS = 64  # a shorter run costs more to merge than it gains
@@ -57,7 +58,7 @@ class DecodeWork:
 
 
 def decode_tile(
-    shape: AttentionShape, dtype: torch.dtype, traits: DeviceTraits, programs: int = 0
+    shape: AttentionShape, dtype: torch.dtype, traits: DeviceTraits, programs: int = 0, *, quantized: bool = False
 ) -> tuple[Tile, bool]:
     """The tile of the decode kernel, and whether it uses dots (else one query head a program, on vectors).
 
@@ -68,6 +69,8 @@ def decode_tile(
     if dtype == torch.float32 or not traits.tensor_cores:
         return Tile(m=1, n=max(16, min(64, 4096 // width)), warps=4, stages=2), False
     m = min(64, max(16, triton.next_power_of_2(shape.group)))
+    if quantized:
+        return Tile(m=m, n=min(128, 8192 // width), warps=4, stages=3), True
     deep = width > 64 and traits.shared_bytes > ROOMY and programs <= 3 * traits.multiprocessors
     return Tile(m=m, n=min(128, 8192 // width), warps=4, stages=3 if deep else 2), True
 
@@ -94,19 +97,21 @@ def decode_work(
     counters: Tensor | None = None,
     prefixes: SharedPrefixes | None = None,
     programs: int | None = None,
+    quantized: bool = False,
 ) -> DecodeWork:
     """Launches the schedule of rows 0 .. rows - 1 (at least one) and makes room for their partial results.
 
     `counters`: at least `counters_needed` int32 zeros that no other stream uses meanwhile. Shared prefixes count only
-    in layers without a window, which attend to all of them. `programs` overrides what fills the device.
+    in layers without a window, which attend to all of them. `programs` overrides what fills the device; `quantized`:
+    for pages of 8-bit codes.
     """
     device = q_pos.device
     traits = device_traits(device)
-    tile, dot = decode_tile(shape, dtype, traits)
+    tile, dot = decode_tile(shape, dtype, traits, quantized=quantized)
     heads = head_programs(shape, tile)
     wanted_runs = triton.cdiv(programs or wanted_programs(shape, traits), heads)
     entries = rows + wanted_runs
-    tile, dot = decode_tile(shape, dtype, traits, programs=entries * heads)
+    tile, dot = decode_tile(shape, dtype, traits, entries * heads, quantized=quantized)
     if shape.window is not None or not dot:
         prefixes = None
     if counters is None:
@@ -171,27 +176,28 @@ def decode_attention(
     work: DecodeWork,
     q_pos: Tensor,
     new: NewTokens | None = None,
+    scales: KVScales | None = None,
 ) -> None:
     """Fills out[:rows] (and the natural-log lse[:rows]) for the rows of `work`, whose tokens are q[:rows].
 
     With `new` (if and only if the work was made so) q is not rotated, and the newest keys and values are stored at
-    their slots. out and lse are dense.
+    their slots. out and lse are dense. `scales` come with pages of 8-bit codes, and are written with them.
     """
     if (new is not None) != work.new:
         raise ValueError("the schedule was made for the other way of getting the newest keys")
-    shared = _geometry(q, k_pages, v_pages, shape, new)
+    planes = kernel_planes(k_pages, v_pages, scales, q, words=work.dot)
+    shared = _geometry(q, planes, shape, new)
     splits, prefix_tile = 0, work.tile
     if work.prefixes is not None:
         splits, prefix_tile = work.prefix.shape[0], _prefix_tile(shape)
-        _prefix_attention(q, k_pages, v_pages, table, shape, work, work.prefixes, q_pos, prefix_tile, shared)
+        _prefix_attention(q, planes, table, shape, work, work.prefixes, q_pos, prefix_tile, shared)
     merged = triton.next_power_of_2(min(shape.group, work.tile.m))
     early = launches_early(q.device)
     options: dict[str, object] = {"launch_pdl": True} if early else {}
     arrived = q if new is None else new.k  # any tensor: not read without new tokens
     decode_kernel[(work.entries, head_programs(shape, work.tile))](
         q,
-        k_pages,
-        v_pages,
+        *planes.tensors,
         out,
         out if lse is None else lse,
         work.partial,
@@ -245,8 +251,7 @@ def _prefix_splits(shape: AttentionShape, rows: int, traits: DeviceTraits) -> in
 
 def _prefix_attention(
     q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
+    planes: KernelPlanes,
     table: Tensor,
     shape: AttentionShape,
     work: DecodeWork,
@@ -262,8 +267,7 @@ def _prefix_attention(
     splits = work.prefix.shape[0]
     prefix_kernel[(tiles, shape.kv_heads * triton.cdiv(shape.group, heads), splits)](
         q,
-        k_pages,
-        v_pages,
+        *planes.tensors,
         work.prefix,
         work.prefix_lse,
         table,
@@ -286,18 +290,10 @@ def _prefix_attention(
     )
 
 
-def _geometry(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, shape: AttentionShape, new: NewTokens | None
-) -> dict[str, object]:
+def _geometry(q: Tensor, planes: KernelPlanes, shape: AttentionShape, new: NewTokens | None) -> dict[str, object]:
     """The arguments that both kernels have in common."""
-    names = ("page_stride", "head_stride", "slot_stride")
-    strides = {
-        f"{plane}_{name}": stride
-        for plane, pages in (("k", k_pages), ("v", v_pages))
-        for name, stride in zip(names, pages.stride())
-    }
     weight = None if new is None else new.q_weight
-    return strides | {
+    return planes.strides | {
         "q_token_stride": q.stride(0),
         "q_head_stride": q.stride(1),
         "cos_sin_ptr": q if new is None else new.cos_sin,
@@ -309,13 +305,15 @@ def _geometry(
         "GROUP": shape.group,
         "DIM": shape.dim,
         "V_DIM": shape.v_dim,
-        "BLOCK_D": padded(shape.dim),
-        "BLOCK_V": padded(shape.v_dim),
-        "PAGE_SIZE": k_pages.shape[2],
+        "BLOCK_D": padded(shape.dim, planes.least_block),
+        "BLOCK_V": padded(shape.v_dim, planes.least_block),
+        "PAGE_SIZE": planes.k.shape[2],
         "SOFTCAP": shape.softcap is not None,
         "PRECISION": "ieee",
         "NEW": new is not None,
         "HALF": 0 if new is None else new.cos_sin.shape[1] // 2,
         "NORM": weight is not None,
         "ROUND_FIRST": weight is not None and weight.dtype == q.dtype,
+        "KV": planes.kind,
+        "WIDE": planes.wide,
     }

@@ -3,8 +3,9 @@
 Paged attention computes an address for every 16 bytes it loads, with the registers and the instructions that costs. A
 long piece reads each key hundreds of times, so its row's keys and values are first laid out densely, one line a token
 [keys of all KV heads | values of all KV heads]: where every row is read from its first token, the merged projection
-is that already (`rope_write` leaves the rotated keys in it); else `gather_pages` copies each page once. Compute
-capability 9.0 and newer then load whole tiles by one instruction each (2-D tensor maps, made on the host).
+is that already (`rope_write` leaves the rotated keys in it); else `gather_pages` copies each page once. Either way
+8-bit codes become the numbers they stand for, in the queries' type. Compute capability 9.0 and newer then load whole
+tiles by one instruction each (2-D tensor maps, made on the host).
 
 Grid (KV heads x head tiles, query tiles), tiles numbered through all rows as in attention_prefill.py and taken from
 the last to the first, so that the longest ones start first. Keys that every query of a tile sees run in a loop without
@@ -27,6 +28,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.attention_prefill import find_row
 from octavo.kernels.device import DeviceTraits
+from octavo.kernels.kv_codes import decode
+from octavo.kernels.kv_format import KVScales, kernel_planes
 from octavo.kernels.paged_attention import ROOMY, AttentionShape, Tile, padded
 
 GATHER_TOKENS = 64  # tokens a gathering program copies
@@ -67,20 +70,29 @@ def dense_tile(traits: DeviceTraits) -> Tile:
 
 
 def gather_pages(
-    k_pages: Tensor, v_pages: Tensor, table: Tensor, kv_len: Tensor, starts: Tensor, lines: int, first_row: int
+    k_pages: Tensor,
+    v_pages: Tensor,
+    table: Tensor,
+    kv_len: Tensor,
+    starts: Tensor,
+    lines: int,
+    first_row: int,
+    *,
+    dtype: torch.dtype | None = None,
+    scales: KVScales | None = None,
 ) -> DenseKV:
     """Copies the cached tokens of rows first_row .. into dense lines; `starts` int32 [R] with starts[first_row] = 0.
 
-    `lines` is the sum of those rows' kv_len.
+    `lines` is the sum of those rows' kv_len. 8-bit codes come with `scales` and become numbers of `dtype`.
     """
     kv_heads, page_size, dim = k_pages.shape[1:]
     v_dim = v_pages.shape[3]
     rows = table.shape[0]
-    out = torch.empty((lines, kv_heads * (dim + v_dim)), dtype=k_pages.dtype, device=k_pages.device)
+    out = torch.empty((lines, kv_heads * (dim + v_dim)), dtype=dtype or k_pages.dtype, device=k_pages.device)
     tiles = lines // GATHER_TOKENS + rows - first_row
+    planes = kernel_planes(k_pages, v_pages, scales, out, words=False)
     gather_kernel[(tiles, kv_heads)](
-        k_pages,
-        v_pages,
+        *planes.tensors,
         out,
         table,
         kv_len,
@@ -89,8 +101,7 @@ def gather_pages(
         rows,
         table.stride(0),
         out.stride(0),
-        *k_pages.stride()[:3],
-        *v_pages.stride()[:3],
+        *planes.strides.values(),
         KV_HEADS=kv_heads,
         DIM=dim,
         V_DIM=v_dim,
@@ -98,6 +109,7 @@ def gather_pages(
         BLOCK_V=padded(v_dim),
         PAGE_SIZE=page_size,
         TOKENS=GATHER_TOKENS,
+        KV=planes.kind,
         num_warps=4,
     )
     return DenseKV(out, starts, 0, kv_heads * dim)
@@ -165,6 +177,8 @@ def dense_attention(
 def gather_kernel(
     k_ptr,
     v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
     out_ptr,
     table_ptr,
     kv_len_ptr,
@@ -186,6 +200,7 @@ def gather_kernel(
     BLOCK_V: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
+    KV: tl.constexpr,
 ):
     """Grid (token tiles of all rows, KV heads): one head's keys and values of TOKENS tokens."""
     number = tl.program_id(0)
@@ -201,12 +216,19 @@ def gather_kernel(
     col_d = tl.arange(0, BLOCK_D)
     mask = valid[:, None] & (col_d < DIM)[None, :]
     source = k_ptr + (page * k_page_stride + head * k_head_stride + slot * k_slot_stride)[:, None] + col_d[None, :]
-    tl.store(target + head * DIM + col_d[None, :], tl.load(source, mask=mask, other=0.0), mask=mask)
+    k = tl.load(source, mask=mask, other=0)
+    if KV:
+        at_scale = (page * KV_HEADS + head) * PAGE_SIZE + slot
+        k = decode(k, KV) * tl.load(k_scale_ptr + at_scale, mask=valid, other=0.0)[:, None]
+    tl.store(target + head * DIM + col_d[None, :], k.to(out_ptr.dtype.element_ty), mask=mask)
     col_v = tl.arange(0, BLOCK_V)
     mask = valid[:, None] & (col_v < V_DIM)[None, :]
     source = v_ptr + (page * v_page_stride + head * v_head_stride + slot * v_slot_stride)[:, None] + col_v[None, :]
     target += KV_HEADS * DIM + head * V_DIM
-    tl.store(target + col_v[None, :], tl.load(source, mask=mask, other=0.0), mask=mask)
+    v = tl.load(source, mask=mask, other=0)
+    if KV:
+        v = decode(v, KV) * tl.load(v_scale_ptr + at_scale, mask=valid, other=0.0)[:, None]
+    tl.store(target + col_v[None, :], v.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from octavo.kernels.attention_prefill import prefill_kernel
 from octavo.kernels.device import DeviceTraits, device_traits
+from octavo.kernels.kv_format import KVScales, kernel_planes
 
 MAX_HEAD_SIZE = 256
 ROOMY = 160_000  # more shared memory than this holds the large tiles: compute capability 8.0, 9.0 and 10.0
@@ -123,10 +124,11 @@ def prefill_attention(
     num_rows: int,
     num_tokens: int,
     max_q: int,
+    scales: KVScales | None = None,
 ) -> None:
     """Fills out (and lse) for the tokens of rows first_row .. num_rows - 1, which are at most `num_tokens`.
 
-    All tensors are the whole step's; out [T, Hq, Dv] and lse [T, Hq] are dense.
+    All tensors are the whole step's; out [T, Hq, Dv] and lse [T, Hq] are dense. `scales` come with 8-bit codes.
     """
     rows = num_rows - first_row
     if rows <= 0 or num_tokens <= 0:
@@ -134,10 +136,10 @@ def prefill_attention(
     tile = prefill_tile(shape, max_q, q.dtype, device_traits(q.device))
     heads = min(shape.group, tile.m)
     tiles = num_tokens // (tile.m // heads) + rows
+    planes = kernel_planes(k_pages, v_pages, scales, q, words=True)
     prefill_kernel[(tiles, shape.kv_heads * triton.cdiv(shape.group, heads))](
         q,
-        k_pages,
-        v_pages,
+        *planes.tensors,
         out,
         out if lse is None else lse,
         table,
@@ -149,8 +151,7 @@ def prefill_attention(
         table.stride(0),
         q.stride(0),
         q.stride(1),
-        *k_pages.stride()[:3],
-        *v_pages.stride()[:3],
+        *planes.strides.values(),
         shape.scale,
         shape.softcap or 0.0,
         0 if shape.window is None else shape.window,
@@ -159,8 +160,8 @@ def prefill_attention(
         HEADS=heads,
         DIM=shape.dim,
         V_DIM=shape.v_dim,
-        BLOCK_D=padded(shape.dim),
-        BLOCK_V=padded(shape.v_dim),
+        BLOCK_D=padded(shape.dim, planes.least_block),
+        BLOCK_V=padded(shape.v_dim, planes.least_block),
         BLOCK_M=tile.m,
         BLOCK_N=tile.n,
         PAGE_SIZE=k_pages.shape[2],
@@ -170,12 +171,14 @@ def prefill_attention(
         LSE=lse is not None,
         PEEL=shape.window is None and q.dtype != torch.float32,
         PRECISION="ieee",
+        KV=planes.kind,
+        WIDE=planes.wide,
         num_warps=tile.warps,
         num_stages=tile.stages,
         enable_fp_fusion=True,
     )
 
 
-def padded(dim: int) -> int:
+def padded(dim: int, least: int = 16) -> int:
     """The power of two, at least 16, that a tile of `dim` channels is laid out in."""
-    return max(16, triton.next_power_of_2(dim))
+    return max(least, triton.next_power_of_2(dim))

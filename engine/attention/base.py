@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from octavo.kernels.kv_format import KVScales, dequantize, head_bytes
+
 TRASH_PAGE = 0  # physical page 0 of every pool: padded rows write there, nobody reads it as meant
 
 
@@ -42,6 +44,10 @@ class CacheGroup:
         """Cached elements a token needs over all layers of the group."""
         return len(self.layers) * sum(p.heads * p.dim for p in self.planes if p.per == "token")
 
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Cached bytes a token needs over all layers of the group, the scales of 8-bit codes included."""
+        return len(self.layers) * sum(p.heads * head_bytes(p.dim, dtype) for p in self.planes if p.per == "token")
+
 
 @dataclass(frozen=True, slots=True)
 class AttnSpec:
@@ -59,11 +65,21 @@ class AttnSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """The cache of one layer: `k` [pages, Hkv, page_size, Dk], `v` [pages, Hkv, page_size, Dv], its group's index."""
+    """The cache of one layer: `k` [pages, Hkv, page_size, Dk], `v` [pages, Hkv, page_size, Dv], its group's index.
+
+    Planes of int8 or float8_e4m3fn are codes, with `scales` beside them.
+    """
 
     k: Tensor
     v: Tensor
     group: int
+    scales: KVScales | None = None
+
+    def values(self) -> tuple[Tensor, Tensor]:
+        """All of k and v as the numbers they stand for."""
+        if self.scales is None:
+            return self.k, self.v
+        return dequantize(self.k, self.scales.k), dequantize(self.v, self.scales.v)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +143,10 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def write(self, plan: Plan, kv: LayerKV, k: Tensor, v: Tensor) -> None:
-        """Stores k [T, Hkv, Dk] and v [T, Hkv, Dv] at the step's write slots."""
+        """Stores k [T, Hkv, Dk] and v [T, Hkv, Dv] at the step's write slots.
+
+        Into an 8-bit cache they are rounded here, once: every query, of this step or a later one, sees the same values.
+        """
 
     @abstractmethod
     def attend(

@@ -2,7 +2,8 @@
 
 Decode rows are computed together: their pages are gathered with one index_select a plane, and the query heads of a KV
 head become the rows of one small product. Longer pieces go row by row. Everything that does not depend on the layer
-(indices, masks) is prepared once a step and kept in the plan.
+(indices, masks) is prepared once a step and kept in the plan. 8-bit codes are gathered as they are, with their scales,
+and become numbers of the query's type.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.engine.attention.base import AttentionBackend, AttnSpec, CacheGroup, LayerKV, Layout, Plan
+from octavo.kernels.kv_format import as_bytes, dequantize, quantize
 
 MAX_TILE = 64  # tokens gathered as one run; a larger page (paging off: a whole context) is read as several tiles
 MASKED_QUERIES = 256  # queries of a chunk that needs a mask; the mask is [256, keys]
@@ -43,8 +45,15 @@ class TorchBackend(AttentionBackend):
     def write(self, plan: Plan, kv: LayerKV, k: Tensor, v: Tensor) -> None:
         assert isinstance(plan, TorchPlan)
         index = plan.write_index(kv.group)
-        for plane, new in ((kv.k, k), (kv.v, v)):
-            plane.view(-1, plane.shape[-1]).index_copy_(0, index, new.reshape(-1, plane.shape[-1]).to(plane.dtype))
+        scales = (None, None) if kv.scales is None else (kv.scales.k, kv.scales.v)
+        for plane, scale, new in zip((kv.k, kv.v), scales, (k, v)):
+            rows = new.reshape(-1, plane.shape[-1])
+            if scale is None:
+                plane.view(-1, plane.shape[-1]).index_copy_(0, index, rows.to(plane.dtype))
+                continue
+            codes, factors = quantize(rows, plane.dtype)
+            as_bytes(plane).view(-1, plane.shape[-1]).index_copy_(0, index, as_bytes(codes))
+            scale.view(-1).index_copy_(0, index, factors)
 
     def attend(
         self, plan: Plan, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None = None
@@ -261,8 +270,7 @@ def _attend_some(
 
 def _attend_decode(piece: DecodePiece, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None) -> None:
     rows, heads, group = q.shape[0], spec.kv_heads, spec.q_heads // spec.kv_heads
-    k = _gather(kv.k, piece.tiles, piece.tile).view(rows, heads, -1, spec.qk_dim)
-    v = _gather(kv.v, piece.tiles, piece.tile).view(rows, heads, -1, spec.v_dim)
+    k, v = (part.view(rows, heads, -1, part.shape[-1]) for part in _gather_kv(kv, piece.tiles, piece.tile, q.dtype))
     if piece.unseen is not None:
         k.view(-1, spec.qk_dim).index_fill_(0, piece.unseen, 0)
         v.view(-1, spec.v_dim).index_fill_(0, piece.unseen, 0)
@@ -290,8 +298,8 @@ def _attend_prefill(
     heads, group, count = spec.kv_heads, spec.q_heads // spec.kv_heads, piece.kv_len - piece.first_key
     begin = piece.first_key % piece.tile
     k, v = (
-        _gather(plane, piece.tiles, piece.tile).view(heads, -1, plane.shape[-1])[:, begin : begin + count]
-        for plane in (kv.k, kv.v)
+        part.view(heads, -1, part.shape[-1])[:, begin : begin + count]
+        for part in _gather_kv(kv, piece.tiles, piece.tile, q.dtype)
     )
     queries = q.unflatten(1, (heads, group)).permute(1, 2, 0, 3)  # [Hkv, G, q_len, D]
     result = out.unflatten(1, (heads, group)).permute(1, 2, 0, 3)
@@ -354,6 +362,15 @@ def _hidden(
     return hidden
 
 
+def _gather_kv(kv: LayerKV, tiles: Tensor, tile: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """k and v of those tiles, [n * tile, D] each; of 8-bit codes the numbers they stand for, in `dtype`."""
+    k, v = (_gather(plane, tiles, tile).view(-1, plane.shape[-1]) for plane in (kv.k, kv.v))
+    if kv.scales is None:
+        return k, v
+    k_scale, v_scale = (_gather(plane[..., None], tiles, tile).view(-1) for plane in (kv.scales.k, kv.scales.v))
+    return dequantize(k, k_scale, dtype), dequantize(v, v_scale, dtype)
+
+
 def _gather(plane: Tensor, tiles: Tensor, tile: int) -> Tensor:
     """[n, tile * D] of a contiguous plane [pages, Hkv, page_size, D].
 
@@ -363,7 +380,7 @@ def _gather(plane: Tensor, tiles: Tensor, tile: int) -> Tensor:
     flat = plane.view(-1, tile * plane.shape[-1])
     size = plane.element_size()
     if flat.shape[1] * size % 8 or flat.storage_offset() * size % 8:
-        return flat.index_select(0, tiles)
+        return as_bytes(flat).index_select(0, tiles).view(plane.dtype)
     return flat.view(torch.int64).index_select(0, tiles).view(plane.dtype)
 
 

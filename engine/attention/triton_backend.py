@@ -74,7 +74,7 @@ class TritonBackend(AttentionBackend):
         return TritonPlan(layout, groups, self)
 
     def write(self, plan: Plan, kv: LayerKV, k: Tensor, v: Tensor) -> None:
-        rope.write_kv(k, v, kv.k, kv.v, plan.layout.write_slots[kv.group])
+        rope.write_kv(k, v, kv.k, kv.v, plan.layout.write_slots[kv.group], kv.scales)
 
     def attend(
         self, plan: Plan, spec: AttnSpec, kv: LayerKV, q: Tensor, out: Tensor, lse: Tensor | None = None
@@ -102,7 +102,7 @@ class TritonBackend(AttentionBackend):
             fresh = plan.fresh(shape, kv, qkv)
             rope.rope_write(
                 q[rest], k[rest], v[rest], turn.cos_sin, layout.q_pos[rest], kv.k, kv.v, slots[rest],
-                turn.q_weight, turn.k_weight, turn.eps, out=rotated[rest], keep_k=fresh is not None,
+                turn.q_weight, turn.k_weight, turn.eps, out=rotated[rest], keep=fresh is not None, scales=kv.scales,
             )  # fmt: skip
             self._pieces(plan, spec, shape, kv, rotated, out, None, fresh)
         return out
@@ -119,9 +119,9 @@ class TritonBackend(AttentionBackend):
     ) -> None:
         layout = plan.layout
         if layout.num_decode_rows:
-            work = plan.decode_work(shape, kv.group, q, new is not None)
+            work = plan.decode_work(shape, kv, q, new is not None)
             decode_attention.decode_attention(
-                q, kv.k, kv.v, layout.tables[kv.group], out, lse, shape, work, layout.q_pos, new
+                q, kv.k, kv.v, layout.tables[kv.group], out, lse, shape, work, layout.q_pos, new, kv.scales
             )  # fmt: skip
 
     def _pieces(
@@ -157,6 +157,7 @@ class TritonBackend(AttentionBackend):
         paged_attention.prefill_attention(
             q, kv.k, kv.v, layout.tables[kv.group], layout.q_start, layout.q_pos, layout.kv_len, out, lse, shape,
             first_row=first, num_rows=layout.num_rows, num_tokens=layout.num_tokens - first, max_q=layout.max_q,
+            scales=kv.scales,
         )  # fmt: skip
 
     def counters(self, count: int, device: torch.device) -> Tensor:
@@ -177,8 +178,9 @@ class TritonPlan(Plan):
         self._starts: Tensor | None = None
         self._prefill_rows: Plan | None = None
 
-    def decode_work(self, shape: AttentionShape, group: int, q: Tensor, new: bool) -> DecodeWork:
+    def decode_work(self, shape: AttentionShape, kv: LayerKV, q: Tensor, new: bool) -> DecodeWork:
         """How the decode rows' keys are cut for layers of this shape and cache group."""
+        group = kv.group
         key = (shape, group, q.dtype, new)
         if key not in self._work:
             layout = self.layout
@@ -189,6 +191,7 @@ class TritonPlan(Plan):
             self._work[key] = decode_attention.decode_work(
                 shape, q.dtype, layout.q_pos, layout.kv_len,
                 rows=rows, new=new, counters=self._backend.counters(needed, q.device), prefixes=shared,
+                quantized=kv.scales is not None,
             )  # fmt: skip
         return self._work[key]
 
@@ -222,14 +225,15 @@ class TritonPlan(Plan):
             self._starts = torch.zeros(layout.num_rows + 1, dtype=torch.int32, device=q.device)
             torch.cumsum(layout.kv_len[first:], 0, dtype=torch.int32, out=self._starts[first + 1 :])
         return dense_attention.gather_pages(
-            kv.k, kv.v, layout.tables[kv.group], layout.kv_len, self._starts, lines, first
+            kv.k, kv.v, layout.tables[kv.group], layout.kv_len, self._starts, lines, first,
+            dtype=q.dtype, scales=kv.scales,
         )  # fmt: skip
 
     def _dense_fits(self, shape: AttentionShape, kv: LayerKV, q: Tensor) -> bool:
         """Whether the dense kernel computes this layer, and the host knows the lengths it needs."""
         return (
             bool(self.layout.q_lens)
-            and kv.k.dtype == q.dtype
+            and (kv.k.dtype == q.dtype or kv.scales is not None)
             and dense_attention.dense_supported(shape, q.dtype, device_traits(q.device))
         )
 

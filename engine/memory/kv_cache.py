@@ -9,10 +9,12 @@ import torch
 
 from octavo.engine.attention.base import CacheGroup, LayerKV
 from octavo.engine.errors import UnsupportedModelError
+from octavo.kernels.kv_format import KVScales, is_quantized
 
 
 class KVCache:
-    """Tensors [layers of the group, pages, heads, page_size, dim] for k and v of every group.
+    """Tensors [layers of the group, pages, heads, page_size, dim] for k and v of every group; with 8-bit codes also
+    their scales, float32 [layers of the group, pages, heads, page_size].
 
     `layers[i]` is the cache of model layer i. Page 0 of each group is the trash page.
     """
@@ -35,22 +37,29 @@ class KVCache:
             planes = {plane.name: plane for plane in group.planes}
             if set(planes) != {"k", "v"}:
                 raise UnsupportedModelError(f"Cache planes {sorted(planes)} are not supported; only k and v are.")
-            tensors = []
+            tensors, scales = [], []
             for plane in (planes["k"], planes["v"]):
-                shape = (len(group.layers), pages, plane.heads, page_size, plane.dim)
-                # Not zeroed: the system hands out untouched pages lazily, so an idle cache costs no memory on the CPU.
-                tensor = torch.empty(shape, dtype=dtype, device=device)
-                tensor[:, 0].zero_()
-                tensors.append(tensor)
-                self.size_bytes += tensor.numel() * tensor.element_size()
+                shape = (len(group.layers), pages, plane.heads, page_size)
+                tensors.append(self._room((*shape, plane.dim), dtype, device))
+                if is_quantized(dtype):
+                    scales.append(self._room(shape, torch.float32, device))
             for slot, layer in enumerate(group.layers):
-                layers[layer] = LayerKV(k=tensors[0][slot], v=tensors[1][slot], group=index)
+                beside = KVScales(scales[0][slot], scales[1][slot]) if scales else None
+                layers[layer] = LayerKV(k=tensors[0][slot], v=tensors[1][slot], group=index, scales=beside)
         self.layers = [layers[i] for i in sorted(layers)]
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """An empty tensor, but for zeros in its trash page."""
+        # Not zeroed: the system hands out untouched pages lazily, so an idle cache costs no memory on the CPU.
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        tensor[:, 0].view(torch.uint8).zero_()
+        self.size_bytes += tensor.numel() * tensor.element_size()
+        return tensor
 
 
 def page_bytes(group: CacheGroup, page_size: int, dtype: torch.dtype) -> int:
     """Bytes of one physical page of a group, all its layers together."""
-    return group.numel_per_token * page_size * dtype.itemsize
+    return group.bytes_per_token(dtype) * page_size
 
 
 def pages_of_one_chat(group: CacheGroup, context_length: int, page_size: int, chunk: int) -> int:

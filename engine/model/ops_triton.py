@@ -56,7 +56,9 @@ class TritonOps(Ops):
         if isinstance(step.backend, TritonBackend):
             kv = step.layers[layer]
             slots = step.layout.write_slots[kv.group]
-            return rope.rope_write(q, k, v, cos_sin, positions, kv.k, kv.v, slots, q_weight, k_weight, eps)
+            return rope.rope_write(
+                q, k, v, cos_sin, positions, kv.k, kv.v, slots, q_weight, k_weight, eps, scales=kv.scales
+            )  # fmt: skip
         # Another backend may keep its cache otherwise: rotate k into pages of one token, then hand it over.
         rotated = torch.empty((k.shape[0], k.shape[1], 1, k.shape[2]), dtype=k.dtype, device=k.device)
         copied = torch.empty((v.shape[0], v.shape[1], 1, v.shape[2]), dtype=v.dtype, device=v.device)

@@ -52,7 +52,7 @@ def test_fresh_pieces_are_read_from_the_projection_and_a_broken_neighbour_stays_
     batch.q = rope_write_reference(q, k, v, cos_sin, batch.q_pos, *pages, slots)
     exact, _ = batch.reference(shape)
     torchs, _ = batch.reference(shape, torch.float16)
-    rotated = rope_write(q, k, v, cos_sin, batch.q_pos, *(page.clone() for page in pages), slots, keep_k=True)
+    rotated = rope_write(q, k, v, cos_sin, batch.q_pos, *(page.clone() for page in pages), slots, keep=True)
     out, _ = batch.poisoned_output(shape)
     kv = DenseKV(merged, batch.q_start, 4 * 64, 6 * 64)
     dense_attention(

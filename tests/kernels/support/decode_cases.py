@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -26,8 +27,11 @@ def attend_decode(
     work = decode_work(
         shape, batch.q.dtype, batch.q_pos, batch.kv_len,
         rows=batch.decode_rows, new=new is not None, prefixes=prefixes, programs=programs,
+        quantized=batch.scales is not None,
     )  # fmt: skip
-    decode_attention(batch.q, batch.k_pages, batch.v_pages, batch.table, out, lse, shape, work, batch.q_pos, new)
+    decode_attention(
+        batch.q, batch.k_pages, batch.v_pages, batch.table, out, lse, shape, work, batch.q_pos, new, batch.scales
+    )  # fmt: skip
     assert not work.counters.any()
     return out, lse
 
@@ -52,14 +56,15 @@ def with_new_tokens(batch: PagedBatch, shape: AttentionShape, rotary: int, norm:
     cos_sin = torch.cat((angles.cos(), angles.sin()), 1)
     weights = torch.rand(2, shape.dim, device=device).to(dtype).unbind() if norm else (None, None)
     slots = write_slots(batch)
-    planes = batch.k_pages.clone(), batch.v_pages.clone()
-    rotated = rope_write_reference(q, k, v, cos_sin, batch.q_pos[:rows], *planes, slots, *weights, 1e-6)
-    written = PagedBatch(
-        rotated, *planes, batch.table, batch.q_start, batch.q_pos, batch.kv_len,
-        rows, batch.q_lens, batch.kv_lens,
+    cache = batch.cache()
+    rotated = rope_write_reference(
+        q, k, v, cos_sin, batch.q_pos[:rows], cache.k, cache.v, slots, *weights, 1e-6, cache.scales
     )  # fmt: skip
+    written = replace(batch, q=rotated)
+    written.use(cache)
     page_size = batch.k_pages.shape[2]
-    for plane in (batch.k_pages, batch.v_pages):
+    spoilt = (batch.k_pages, batch.v_pages) if batch.scales is None else (batch.scales.k, batch.scales.v)
+    for plane in spoilt:
         plane[slots // page_size, :, slots % page_size] = NAN
     batch.q = q
     return NewTokens(k, v, cos_sin, slots, *weights, 1e-6), written

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from octavo.engine.attention.base import Layout
+from octavo.engine.attention.base import LayerKV, Layout
+from octavo.kernels.kv_format import KVScales, quantize
 from octavo.kernels.paged_attention import AttentionShape, attention_reference
 
 NAN = float("nan")
@@ -27,12 +28,30 @@ class PagedBatch:
     decode_rows: int
     q_lens: list[int]
     kv_lens: list[int]
+    scales: KVScales | None = None
 
     def reference(self, shape: AttentionShape, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-        """What attention by the book gives, computed in `dtype`."""
-        return attention_reference(
-            self.q, self.k_pages, self.v_pages, self.table, self.q_start, self.q_pos, self.kv_len, shape, dtype
-        )
+        """What attention by the book gives over the numbers in the pages, computed in `dtype`."""
+        k, v = self.cache().values()
+        return attention_reference(self.q, k, v, self.table, self.q_start, self.q_pos, self.kv_len, shape, dtype)
+
+    def quantized(self, code: torch.dtype) -> PagedBatch:
+        """The same keys and values as 8-bit codes; slots that held NaN have codes of something and the scale NaN."""
+        planes = [quantize(pages, code) for pages in (self.k_pages, self.v_pages)]
+        for codes, scales in planes:
+            codes.view(torch.uint8)[scales.isnan()] = 0x33
+        return replace(self, k_pages=planes[0][0], v_pages=planes[1][0], scales=KVScales(planes[0][1], planes[1][1]))
+
+    def cache(self) -> LayerKV:
+        """A copy of the pages as a layer's cache."""
+        scales = None if self.scales is None else KVScales(self.scales.k.clone(), self.scales.v.clone())
+        return LayerKV(self.k_pages.clone(), self.v_pages.clone(), 0, scales)
+
+    def use(self, cache: LayerKV) -> None:
+        """Takes a copy of a cache's pages."""
+        self.k_pages, self.v_pages = cache.k.clone(), cache.v.clone()
+        if cache.scales is not None:
+            self.scales = KVScales(cache.scales.k.clone(), cache.scales.v.clone())
 
     def poisoned_output(self, shape: AttentionShape) -> tuple[Tensor, Tensor]:
         """(out, lse) full of NaN."""
