@@ -140,6 +140,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     pages: list[list[int]] = field(default_factory=list)  # physical page of each logical page, one list a cache group
     pages_changed: int = 0  # raised with every change of `pages`, so that tables are copied only then
+    pages_replaced: int = 0  # raised when a page in them is given back, so that a table is copied from the beginning
     row: int | None = None  # its row in the runner's tables while it runs
     epoch: int = NOT_RUNNING  # names this stay in a row, unlike any other request's or any earlier stay
     cached_tokens: int = 0  # prompt tokens found in the cache at first admission

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,23 +41,36 @@ class StepInputs:
     layout: Layout
 
 
+class _Seen(NamedTuple):
+    """What of a request was last copied into a row."""
+
+    epoch: int = -1
+    changed: int = 0
+    replaced: int = 0
+    lengths: tuple[int, ...] = ()
+
+
 class PageTables:
     """Host copies of every row's page tables, one a cache group: int32 [rows, pages], rewritten only where changed."""
 
     def __init__(self, num_groups: int, num_rows: int, num_pages: int) -> None:
         self.tables = [np.zeros((num_rows, num_pages), dtype=np.int32) for _ in range(num_groups)]
-        self._seen: list[tuple[int, int]] = [(-1, -1)] * num_rows  # (epoch, pages_changed) last copied
+        self._seen = [_Seen()] * num_rows
 
     def update(self, plan: StepPlan) -> None:
         """Brings the rows of a plan up to date."""
         for work in plan.rows:
             request = work.request
             assert request.row is not None
-            now = (request.epoch, request.pages_changed)
-            if self._seen[request.row] != now:
-                for table, pages in zip(self.tables, request.pages, strict=True):
-                    table[request.row, : len(pages)] = pages
-                self._seen[request.row] = now
+            seen = self._seen[request.row]
+            if seen.epoch == request.epoch and seen.changed == request.pages_changed:
+                continue
+            grown = seen.epoch == request.epoch and seen.replaced == request.pages_replaced
+            for group, (table, pages) in enumerate(zip(self.tables, request.pages, strict=True)):
+                begin = seen.lengths[group] if grown else 0
+                table[request.row, begin : len(pages)] = pages[begin:]
+            lengths = tuple(map(len, request.pages))
+            self._seen[request.row] = _Seen(request.epoch, request.pages_changed, request.pages_replaced, lengths)
 
 
 def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torch.device) -> StepInputs:

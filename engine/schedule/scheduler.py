@@ -327,6 +327,7 @@ class Scheduler:
                 self.pools[index].release([table[page]])
                 table[page] = TRASH_PAGE
                 request.pages_changed += 1
+                request.pages_replaced += 1
 
     def check_integrity(self) -> None:
         """Raises RuntimeError unless every page is accounted for: free, cached, or held by running requests."""

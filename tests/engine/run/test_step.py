@@ -45,6 +45,23 @@ def test_a_row_that_changed_hands_gets_the_new_requests_table() -> None:
     assert inputs.layout.tables[0].tolist() == [[6]]
 
 
+def test_a_table_follows_its_request_as_pages_come_and_go() -> None:
+    tables = PageTables(1, 2, 6)
+    chat = request("chat", 1, [1, 2, 3], [5], 1)
+    plan = StepPlan((RowWork(chat, 2, 1, True, 1),), 1)
+    tables.update(plan)
+    chat.pages[0] += [7, 8]
+    chat.pages_changed += 1
+    tables.update(plan)
+    assert tables.tables[0][1].tolist() == [5, 7, 8, 0, 0, 0]
+    chat.pages[0][0] = 0
+    chat.pages[0].append(9)
+    chat.pages_changed += 2
+    chat.pages_replaced += 1
+    tables.update(plan)
+    assert tables.tables[0][1].tolist() == [0, 7, 8, 9, 0, 0]
+
+
 def test_no_two_stays_in_a_row_share_an_epoch(harness: Callable[..., Any]) -> None:
     h = harness(pages=20, page_size=4, max_running=2, context_length=72)
     for index in range(5):
