@@ -5,7 +5,8 @@ every row of the block in registers (one 16-byte load each), multiplies them in 
 once, and adds up; threads meet only at the end. The RMS norm before the product is folded in: the weights meet
 x * norm_weight, the squares of x are summed on the way, and the results are scaled by 1/rms at the end (Zhang &
 Sennrich, "Root Mean Square Layer Normalization", 2019). Bias, gated activation and residual are epilogues in float32.
-Bound by reading the weights once.
+Weights may be 8-bit codes with a scale for each output, which the sums are multiplied by. Bound by reading the weights
+once.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
@@ -16,8 +17,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.activation import activated
 from octavo.kernels.dependent_launch import prefetch_to_l2
+from octavo.kernels.linear_epilogue import store_row
+from octavo.kernels.quant_number import scaled_by_bits, wide_number
 
 
 @triton.jit(do_not_specialize=["outs"])
@@ -25,6 +27,7 @@ def gemv_kernel(
     x_ptr,
     norm_ptr,
     weight_ptr,
+    scale_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
@@ -42,8 +45,10 @@ def gemv_kernel(
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
     WHOLE: tl.constexpr,
+    CODE: tl.constexpr,
 ):
     """x [ROWS, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [ROWS, outs].
+    CODE > 0: weight holds codes (see quant_number.py), scale [outs] or [2 outs] what each output's are multiplied by.
     BEST writes only each program's highest value of a row to out [ROWS, programs] and its lowest index to ids; NaN if
     there is one."""
     GATED: tl.constexpr = ACT >= 0
@@ -64,6 +69,10 @@ def gemv_kernel(
         bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
         if GATED:
             up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+    if CODE > 0:
+        code_scale = scaled_by_bits(tl.load(scale_ptr + out_col, mask=valid, other=0.0), CODE)
+        if GATED:
+            up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0), CODE)
     if EARLY:
         if WHOLE and first + BLOCK_N <= outs:
             # and where a program's weights are few, all of them
@@ -85,10 +94,10 @@ def gemv_kernel(
         if RESIDUAL:
             residual += (tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0),)
     for begin in range(0, SIZE, BLOCK_K):
-        this = w.to(tl.float32)
+        this = wide_number(w, CODE)
         these = x
         if GATED:
-            this_up = up.to(tl.float32)
+            this_up = wide_number(up, CODE)
         if NORM:
             this_scale = scale.to(tl.float32)
         if SIZE > BLOCK_K:
@@ -122,34 +131,20 @@ def gemv_kernel(
         squares = new_squares
     for t in tl.static_range(ROWS):
         y = tl.sum(sums[t], 1)
+        u = y
         if GATED:
             u = tl.sum(up_sums[t], 1)
-        if NORM:
-            inverse = tl.rsqrt(tl.sum(squares[t], 0) / SIZE + eps)
-            y *= inverse
+        if CODE > 0:
+            y *= code_scale
             if GATED:
-                u *= inverse
-        if BIAS:
-            y += bias.to(tl.float32)
-            if GATED:
-                u += up_bias.to(tl.float32)
-        if GATED:
-            y = activated(y, ACT) * u
-        if RESIDUAL:
-            y += residual[t].to(tl.float32)
-        if BEST:
-            y = tl.where(valid, y, float("-inf"))
-            broken = tl.max((y != y).to(tl.int32), 0)
-            y = tl.where(y == y, y, float("-inf"))
-            best, index = tl.max(y, 0, return_indices=True, return_indices_tie_break_left=True)
-            at = t * tl.num_programs(0) + tl.program_id(0)
-            tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best))
-            tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1))
-        else:
-            tl.store(out_ptr + t * outs + out_col, y.to(out_ptr.dtype.element_ty), mask=valid)
+                u *= up_code_scale
+        store_row(
+            y, u, squares[t], bias if BIAS else y, up_bias if BIAS and GATED else y, residual[t] if RESIDUAL else y,
+            out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM, BIAS, RESIDUAL, ACT, BEST,
+        )  # fmt: skip
 
 
 @triton.jit
 def _weights(rows, col, SIZE: tl.constexpr):
     """A tile of the weight, read once and not kept in the caches; zeros beyond the input size."""
-    return tl.load(rows + col[None, :], mask=(col < SIZE)[None, :], other=0.0, eviction_policy="evict_first")
+    return tl.load(rows + col[None, :], mask=(col < SIZE)[None, :], other=0, eviction_policy="evict_first")

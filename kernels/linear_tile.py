@@ -5,7 +5,8 @@ several in flight; the rows of x, padded to 8 or 16, are the narrow operand. The
 that neither waits for it: the product that completes the residual stream also writes its rows times the next norm's
 weights, and the sum of squares of each block; the product that follows multiplies the former, adds up the latter and
 scales by 1/rms at the end (Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019). Bias, gated activation and
-residual are epilogues in float32. Bound by reading the weights once.
+residual are epilogues in float32. Weights may be 8-bit codes with a scale for each output: they become operands on the
+way from shared memory to the tensor cores. Bound by reading the weights once.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
@@ -16,8 +17,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.activation import activated
 from octavo.kernels.dependent_launch import prefetch_lines
+from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.quant_number import operand, scaled_by_bits
 
 
 @triton.jit(do_not_specialize=["rows", "outs", "parts"])
@@ -25,6 +27,7 @@ def tile_kernel(
     x_ptr,
     squares_ptr,
     weight_ptr,
+    scale_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
@@ -50,10 +53,12 @@ def tile_kernel(
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
     FIRST: tl.constexpr,
+    CODE: tl.constexpr,
 ):
     """x [rows, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [rows, outs].
 
     SLICES > 1: every turn takes that many neighbouring blocks of the input, each multiplied by warps of its own.
+    CODE > 0: weight holds codes (see quant_number.py), scale [outs] or [2 outs] what each output's are multiplied by.
     PARTS > 0: squares [rows, parts] are partial sums of squares of the rows x stands for, parts <= PARTS. NEXT writes
     next_x = out * next_norm and next_squares [rows, programs]. BEST writes only each program's highest value of a row
     to out [rows, programs] and its lowest index to ids; NaN if there is one. FIRST: so many weights of each row are
@@ -61,7 +66,7 @@ def tile_kernel(
     """
     GATED: tl.constexpr = ACT >= 0
     first = tl.program_id(0) * BLOCK_N
-    t = tl.arange(0, BLOCK_T)
+    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = first + tl.arange(0, BLOCK_N)
     col = tl.arange(0, BLOCK_K)
     up_offset = outs.to(tl.int64) * SIZE
@@ -72,6 +77,10 @@ def tile_kernel(
         bias = tl.load(bias_ptr + n, mask=n < outs, other=0.0)
         if GATED:
             up_bias = tl.load(bias_ptr + outs + n, mask=n < outs, other=0.0)
+    if CODE > 0:
+        code_scale = scaled_by_bits(tl.load(scale_ptr + n, mask=n < outs, other=0.0), CODE)
+        if GATED:
+            up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + n, mask=n < outs, other=0.0), CODE)
     if EARLY:
         if FIRST > 0:
             lines = row[:, None] * SIZE + tl.minimum(tl.arange(0, FIRST // 64) * 64, SIZE - 1)[None, :]
@@ -98,49 +107,23 @@ def tile_kernel(
             at = begin + col[None, :]
             x = tl.load(x_ptr + t[:, None] * SIZE + at, mask=(t < rows)[:, None] & (at < SIZE), other=0.0).T
             w_at = weight_ptr + row[:, None] * SIZE + at
-        w = tl.load(w_at, mask=at < SIZE, other=0.0, eviction_policy="evict_first")
-        sums = tl.dot(w, x, sums, input_precision="ieee")
+        w = tl.load(w_at, mask=at < SIZE, other=0, eviction_policy="evict_first")
+        sums = tl.dot(operand(w, x.dtype, CODE), x, sums, input_precision="ieee")
         if GATED:
-            up = tl.load(w_at + up_offset, mask=at < SIZE, other=0.0, eviction_policy="evict_first")
-            up_sums = tl.dot(up, x, up_sums, input_precision="ieee")
+            up = tl.load(w_at + up_offset, mask=at < SIZE, other=0, eviction_policy="evict_first")
+            up_sums = tl.dot(operand(up, x.dtype, CODE), x, up_sums, input_precision="ieee")
     if SLICES > 1:
         y = tl.sum(sums, 0).T
         u = tl.sum(up_sums, 0).T
     else:
         y = sums.T
         u = up_sums.T
-    if PARTS > 0:
-        part = tl.arange(0, PARTS)
-        square = tl.load(
-            squares_ptr + t[:, None] * parts + part[None, :],
-            mask=(t < rows)[:, None] & (part < parts)[None, :],
-            other=0.0,
-        )
-        inverse = tl.rsqrt(tl.sum(square, 1) / SIZE + eps)[:, None]
-        y *= inverse
-        u *= inverse
-    if BIAS:
-        y += bias.to(tl.float32)[None, :]
+    if CODE > 0:
+        y *= code_scale[None, :]
         if GATED:
-            u += up_bias.to(tl.float32)[None, :]
-    if GATED:
-        y = activated(y, ACT) * u
-    if RESIDUAL:
-        y += residual.to(tl.float32)
-    if BEST:
-        y = tl.where((n < outs)[None, :], y, float("-inf"))
-        broken = tl.max((y != y).to(tl.int32), 1)
-        y = tl.where(y == y, y, float("-inf"))
-        best, index = tl.max(y, 1, return_indices=True, return_indices_tie_break_left=True)
-        at = t * tl.num_programs(0) + tl.program_id(0)
-        tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best), mask=t < rows)
-        tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1), mask=t < rows)
-    else:
-        rounded = y.to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + out_at, rounded, mask=valid)
-        if NEXT:
-            wide = tl.where(valid, rounded.to(tl.float32), 0.0)
-            scale = tl.load(next_norm_ptr + n, mask=n < outs, other=0.0).to(tl.float32)
-            tl.store(next_x_ptr + out_at, (wide * scale[None, :]).to(next_x_ptr.dtype.element_ty), mask=valid)
-            at = t * tl.num_programs(0) + tl.program_id(0)
-            tl.store(next_squares_ptr + at, tl.sum(wide * wide, 1), mask=t < rows)
+            u *= up_code_scale[None, :]
+    store_tile(
+        y, u, squares_ptr, bias if BIAS else y, up_bias if BIAS and GATED else y, residual if RESIDUAL else y,
+        out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr, rows, outs, parts, eps,
+        SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
+    )  # fmt: skip

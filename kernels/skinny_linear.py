@@ -3,8 +3,9 @@
 A step that decodes a handful of rows reads every weight once, so its time is that of the memory, plus what launches and
 dependencies leave idle between the products. Both kernels fold in what stands around a product (norm before it, bias,
 gated activation, residual after it), and start early: on devices that can, a product's first weights are on their way
-while the kernel before it ends. Which kernel and tile depends on shapes, type, device and the number of rows
-alone, so that captured graphs stay valid and a row's result does not depend on its neighbours.
+while the kernel before it ends. Weights are 16-bit numbers or codes of fewer bits (quant_weight.py, whose 4-bit codes
+have kernels of their own). Which kernel and tile depends on shapes, type, device and the number of rows alone, so that
+captured graphs stay valid and a row's result does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
+from octavo.kernels.linear_tiles import DotTile, GemvTile
+from octavo.kernels.quant_linear import choose_coded_tile, code_of, launch_four_bit
+from octavo.kernels.quant_number import PLAIN
+from octavo.kernels.quant_weight import CodedWeight, coded_reference
 
 MAX_ROWS = 16
 GEMV_ROWS = 2  # up to here multiply-adds keep up with the memory
@@ -29,34 +34,9 @@ MAX_ROWS_OF_LARGE = 8  # of weights beyond SMALL_BYTES the library's kernels tak
 SMALL_BYTES = 32 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class GemvTile:
-    """A launch of `gemv_kernel`. `whole`: each program asks for all its weights, if their bytes are a multiple of 16,
-    before it waits for its input."""
-
-    block_n: int
-    block_k: int
-    warps: int
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DotTile:
-    """A launch of `tile_kernel`: rows padded to `block_t`, `slices` neighbouring input blocks a turn, `first` weights
-    of each output asked for before the input is waited for."""
-
-    block_t: int
-    block_n: int
-    block_k: int
-    stages: int
-    warps: int
-    slices: int = 1
-    first: int = 0
-
-
 def skinny_linear_reference(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | CodedWeight,
     bias: Tensor | None = None,
     *,
     norm: Tensor | None = None,
@@ -69,6 +49,8 @@ def skinny_linear_reference(
     `act`, weight is [2 out, in] = gate | up and the result act(gate) * up; plus residual [T, out]. All in float32."""
     wide = torch.promote_types(x.dtype, torch.float32)
     h = x.to(wide)
+    if isinstance(weight, CodedWeight):
+        weight = coded_reference(weight, wide)
     if norm is not None:
         h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps) * norm.to(wide)
     y = F.linear(h, weight.to(wide), None if bias is None else bias.to(wide))
@@ -90,7 +72,7 @@ class Normed:
 
 def skinny_linear(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | CodedWeight,
     bias: Tensor | None = None,
     *,
     norm: Tensor | None = None,
@@ -106,10 +88,10 @@ def skinny_linear(
 
     Up to GEMV_ROWS rows take `norm`; more take x and squares of a Normed instead.
     """
-    rows, size = x.shape
+    rows = x.shape[0]
     outs = weight.shape[0] if act is None else weight.shape[0] // 2
     if tile is None:
-        tile = choose_tile(rows, outs, size, act is not None, device_traits(x.device))
+        tile = _tile_for(x, weight, outs, act is not None)
     if out is None:
         out = torch.empty((rows, outs), dtype=out_dtype or x.dtype, device=x.device)
     launch(x, weight, bias, residual, out, tile, norm=norm, squares=squares, eps=eps, act=act)
@@ -118,7 +100,7 @@ def skinny_linear(
 
 def skinny_linear_add(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | CodedWeight,
     bias: Tensor | None,
     stream: Tensor,
     next_norm: Tensor | None,
@@ -126,10 +108,9 @@ def skinny_linear_add(
 ) -> Normed | None:
     """Adds a product to the residual stream [T, out] in place, and prepares the norm that follows, if it is given and
     the rows are more than GEMV_ROWS (else the next product computes it itself)."""
-    rows, size = x.shape
-    outs = weight.shape[0]
+    rows, outs = x.shape[0], weight.shape[0]
     if tile is None:
-        tile = choose_tile(rows, outs, size, False, device_traits(x.device))
+        tile = _tile_for(x, weight, outs, False)
     normed = None
     if next_norm is not None and isinstance(tile, DotTile):
         programs = triton.cdiv(outs, tile.block_n)
@@ -141,7 +122,7 @@ def skinny_linear_add(
 
 def launch(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | CodedWeight,
     bias: Tensor | None,
     residual: Tensor | None,
     out: Tensor,
@@ -159,11 +140,9 @@ def launch(
     rows, size = x.shape
     outs = weight.shape[0] if act is None else weight.shape[0] // 2
     early = launches_early(x.device)
-    grid = (triton.cdiv(outs, tile.block_n),)
     options = {
         "SIZE": size,
         "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
         "BIAS": bias is not None,
         "RESIDUAL": residual is not None,
         "ACT": -1 if act is None else ACTIVATIONS[act],
@@ -177,21 +156,43 @@ def launch(
     bias_or_x = x if bias is None else bias
     residual_or_x = x if residual is None else residual
     ids_or_x = x if ids is None else ids
+    squares_or_x = x if squares is None else squares
+    parts = 0 if squares is None else squares.shape[1]
+    nexts = (x, x, x) if normed is None else (next_norm, normed.x, normed.squares)
+    if isinstance(weight, CodedWeight):
+        if weight.code == "int4":
+            around = {
+                "bias": bias_or_x, "residual": residual_or_x, "ids": ids_or_x, "norm": norm, "eps": eps,
+                "squares": squares_or_x, "parts": parts, "next": normed is not None,
+                "next_norm": nexts[0], "next_x": nexts[1], "next_squares": nexts[2],
+            }  # fmt: skip
+            launch_four_bit(x, weight, out, tile, around, options)
+            return
+        codes, scale = weight.codes, weight.scale
+        options["CODE"] = code_of(weight, x.device, device_traits(x.device))
+    else:
+        codes, scale = weight, x
+        options["CODE"] = PLAIN
+    options["BLOCK_K"] = tile.block_k
     if isinstance(tile, GemvTile):
-        gemv_kernel[grid](
-            x, x if norm is None else norm, weight, bias_or_x, residual_or_x, out, ids_or_x,
-            outs, eps,
+        gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
+            x, x if norm is None else norm, codes, scale, bias_or_x, residual_or_x, out, ids_or_x, outs, eps,
             ROWS=rows, NORM=norm is not None, WHOLE=tile.whole, **options,
         )  # fmt: skip
         return
-    parts = 0 if squares is None else squares.shape[1]
-    tile_kernel[grid](
-        x, x if squares is None else squares, weight, bias_or_x, residual_or_x, out, ids_or_x,
-        x if normed is None else next_norm, x if normed is None else normed.x, x if normed is None else normed.squares,
-        rows, outs, parts, eps,
+    tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t))](
+        x, squares_or_x, codes, scale, bias_or_x, residual_or_x, out, ids_or_x, *nexts, rows, outs, parts, eps,
         BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices, FIRST=tile.first,
         PARTS=triton.next_power_of_2(parts) if parts else 0, NEXT=normed is not None, **options,
     )  # fmt: skip
+
+
+def _tile_for(x: Tensor, weight: Tensor | CodedWeight, outs: int, gated: bool) -> GemvTile | DotTile:
+    rows, size = x.shape
+    traits = device_traits(x.device)
+    if isinstance(weight, CodedWeight):
+        return choose_coded_tile(weight.code, rows, outs, size, gated, traits)
+    return choose_tile(rows, outs, size, gated, traits)
 
 
 def suits(rows: int, outs: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:

@@ -1,0 +1,135 @@
+"""What a product of few rows does with its float32 sums: norm, bias, gate, residual, and the best output of a block."""
+
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from octavo.kernels.activation import activated
+
+
+@triton.jit
+def store_row(
+    y,
+    u,
+    square,
+    bias,
+    up_bias,
+    residual,
+    out_ptr,
+    ids_ptr,
+    outs,
+    eps,
+    t: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    NORM: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    BEST: tl.constexpr,
+):
+    """Row t of a block of outputs from its sums y [BLOCK_N] (and u, those of the up half, if ACT >= 0). NORM divides by
+    the root of the mean of `square` [columns] summed. BEST keeps only the block's highest value and its lowest index,
+    NaN if there is one."""
+    GATED: tl.constexpr = ACT >= 0
+    first = tl.program_id(0) * BLOCK_N
+    out_col = first + tl.arange(0, BLOCK_N)
+    valid = out_col < outs
+    if NORM:
+        inverse = tl.rsqrt(tl.sum(square, 0) / SIZE + eps)
+        y *= inverse
+        if GATED:
+            u *= inverse
+    if BIAS:
+        y += bias.to(tl.float32)
+        if GATED:
+            u += up_bias.to(tl.float32)
+    if GATED:
+        y = activated(y, ACT) * u
+    if RESIDUAL:
+        y += residual.to(tl.float32)
+    if BEST:
+        y = tl.where(valid, y, float("-inf"))
+        broken = tl.max((y != y).to(tl.int32), 0)
+        y = tl.where(y == y, y, float("-inf"))
+        best, index = tl.max(y, 0, return_indices=True, return_indices_tie_break_left=True)
+        at = t * tl.num_programs(0) + tl.program_id(0)
+        tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best))
+        tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1))
+    else:
+        tl.store(out_ptr + t * outs + out_col, y.to(out_ptr.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def store_tile(
+    y,
+    u,
+    squares_ptr,
+    bias,
+    up_bias,
+    residual,
+    out_ptr,
+    ids_ptr,
+    next_norm_ptr,
+    next_x_ptr,
+    next_squares_ptr,
+    rows,
+    outs,
+    parts,
+    eps,
+    SIZE: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PARTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    NEXT: tl.constexpr,
+    ACT: tl.constexpr,
+    BEST: tl.constexpr,
+):
+    """The same for a tile of sums y and u [BLOCK_T, BLOCK_N]. PARTS > 0 adds up squares [rows, parts] for the norm.
+    NEXT also writes next_x = out * next_norm and next_squares [rows, programs]."""
+    GATED: tl.constexpr = ACT >= 0
+    first = tl.program_id(0) * BLOCK_N
+    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = first + tl.arange(0, BLOCK_N)
+    out_at = t[:, None] * outs + n[None, :]
+    valid = (t < rows)[:, None] & (n < outs)[None, :]
+    if PARTS > 0:
+        part = tl.arange(0, PARTS)
+        square = tl.load(
+            squares_ptr + t[:, None] * parts + part[None, :],
+            mask=(t < rows)[:, None] & (part < parts)[None, :],
+            other=0.0,
+        )
+        inverse = tl.rsqrt(tl.sum(square, 1) / SIZE + eps)[:, None]
+        y *= inverse
+        u *= inverse
+    if BIAS:
+        y += bias.to(tl.float32)[None, :]
+        if GATED:
+            u += up_bias.to(tl.float32)[None, :]
+    if GATED:
+        y = activated(y, ACT) * u
+    if RESIDUAL:
+        y += residual.to(tl.float32)
+    if BEST:
+        y = tl.where((n < outs)[None, :], y, float("-inf"))
+        broken = tl.max((y != y).to(tl.int32), 1)
+        y = tl.where(y == y, y, float("-inf"))
+        best, index = tl.max(y, 1, return_indices=True, return_indices_tie_break_left=True)
+        at = t * tl.num_programs(0) + tl.program_id(0)
+        tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best), mask=t < rows)
+        tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1), mask=t < rows)
+    else:
+        rounded = y.to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + out_at, rounded, mask=valid)
+        if NEXT:
+            wide = tl.where(valid, rounded.to(tl.float32), 0.0)
+            scale = tl.load(next_norm_ptr + n, mask=n < outs, other=0.0).to(tl.float32)
+            tl.store(next_x_ptr + out_at, (wide * scale[None, :]).to(next_x_ptr.dtype.element_ty), mask=valid)
+            at = t * tl.num_programs(0) + tl.program_id(0)
+            tl.store(next_squares_ptr + at, tl.sum(wide * wide, 1), mask=t < rows)

@@ -1,0 +1,93 @@
+"""Products of few rows with weights in fewer bits: the launches of 4-bit codes, and the tiles of all codes.
+
+`skinny_linear` comes here when its weight is a CodedWeight; what it promises holds for these as well.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from octavo.kernels.device import DeviceTraits
+from octavo.kernels.linear_tiles import DotTile, GemvTile
+from octavo.kernels.quant_gemv import quant_gemv_kernel
+from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, INT8
+from octavo.kernels.quant_tile import quant_tile_kernel
+from octavo.kernels.quant_weight import BLOCK, CodedWeight
+
+GROUPS = (32, 64, 128)  # columns that may share a scale, besides multiples of the last
+
+
+def code_of(weight: CodedWeight, device: torch.device, traits: DeviceTraits) -> int:
+    """What the kernels of 8-bit codes are told to do with a weight's entries."""
+    if weight.code == "int8":
+        return INT8
+    return E4M3 if device.type != "cpu" and traits.capability >= 89 else E4M3_BY_BITS
+
+
+def group_suits(group: int, size: int) -> bool:
+    """Whether the kernels of 4-bit codes read groups of so many columns."""
+    return size % 8 == 0 and (group in GROUPS or group % GROUPS[-1] == 0 or group >= size)
+
+
+def launch_four_bit(
+    x: Tensor,
+    weight: CodedWeight,
+    out: Tensor,
+    tile: GemvTile | DotTile,
+    around: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """One launch; `around` are the tensors of what is folded in, `options` the constants of both kernels."""
+    rows, size = x.shape
+    outs = weight.shape[0] // (2 if options["ACT"] >= 0 else 1)
+    zero = weight.zero if weight.shift is None else weight.shift
+    kind = 0 if zero is None else 1 if weight.shift is None else 2
+    group = weight.group if weight.group < size else triton.cdiv(size, BLOCK) * BLOCK
+    codes = {"GROUP": group, "OFFSET": weight.offset if weight.zero is None else 0, "ZERO": kind}
+    codes["BF16"] = x.dtype == torch.bfloat16
+    zero_or_x = x if zero is None else zero
+    bias, residual, ids = around["bias"], around["residual"], around["ids"]
+    if isinstance(tile, GemvTile):
+        norm = around["norm"]
+        norm_kind = 0 if norm is None else 2 if norm.dtype == torch.float32 else 1
+        pairs = x.view(torch.int32) if norm is None else norm.view(torch.int64 if norm_kind == 2 else torch.int32)
+        quant_gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
+            x.view(torch.int32), pairs, weight.codes.view(torch.int32), weight.scale, zero_or_x,
+            bias, residual, out, ids, outs, around["eps"],
+            ROWS=rows, NORM=norm_kind, BLOCK_K=tile.block_k, ASM=x.device.type != "cpu", **codes, **options,
+        )  # fmt: skip
+        return
+    parts = around["parts"]
+    quant_tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t))](
+        x, around["squares"], weight.codes, weight.scale, zero_or_x, bias, residual, out, ids,
+        around["next_norm"], around["next_x"], around["next_squares"], rows, outs, parts, around["eps"],
+        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices,
+        PARTS=triton.next_power_of_2(parts) if parts else 0, NEXT=around["next"], ASM=x.device.type != "cpu",
+        **codes, **options,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def choose_coded_tile(
+    code: str, rows: int, outs: int, size: int, gated: bool, traits: DeviceTraits
+) -> GemvTile | DotTile:
+    """The kernel and tile for a product with codes of this shape on a device with these figures."""
+    if rows <= 2:
+        if code == "int4":
+            block_k = 4096 if size > 2048 else 2048 if size > 1024 else 1024
+            return GemvTile(2 if gated else 4, block_k, block_k // 1024)
+        warps = 8 if size > 1024 else 4
+        return GemvTile(2 if gated else 4, warps * 256, warps)
+    block_t = max(16, min(64, triton.next_power_of_2(rows))) if rows > 8 else 8
+    if code == "int4":
+        if rows <= 16:
+            return DotTile(block_t, 16, BLOCK, 4, 4, slices=4)
+        return DotTile(block_t, 64, BLOCK, 3, 4)
+    if rows <= 16:
+        return DotTile(block_t, 16, 128, 4, 4, slices=4)
+    return DotTile(block_t, 64, 128, 3, 4)

@@ -1,0 +1,96 @@
+"""Weights in fewer bits as kernels read them: which planes there are, and the order of 4-bit codes.
+
+Eight-bit codes stay in the order of the row. Four-bit codes of 128 neighbours are interleaved: their 16-bit word e
+(from 0 to 31) holds the codes of columns e, 32 + e, 64 + e and 96 + e, the first in its lowest bits. So 16 bytes that a
+thread loads at once meet four runs of 8 activations, each 16 bytes too, and the codes of two words become two operands
+of a matrix product by one shift and one mask. A row is filled up to a multiple of 128 columns; what is beyond its size
+is not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+BLOCK = 128  # columns whose 4-bit codes are interleaved
+_RUN = 1 << 24  # codes put into order at a time: some ten megabytes
+
+
+@dataclass(frozen=True, slots=True)
+class CodedWeight:
+    """A weight [outs, size] = (code - offset or zero) * scale + shift.
+
+    codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32]. scale [outs, groups], a group
+    being `group` columns (a multiple of 32, or the whole row). zero uint8 and shift [outs, groups] where there are any.
+    """
+
+    code: Literal["int8", "e4m3", "int4"]
+    codes: Tensor
+    scale: Tensor
+    size: int
+    group: int
+    offset: int = 0
+    zero: Tensor | None = None
+    shift: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.size
+
+    @property
+    def bits(self) -> int:
+        """Of a code."""
+        return 4 if self.code == "int4" else 8
+
+    @property
+    def nbytes(self) -> int:
+        """What a product has to read."""
+        planes = (self.codes, self.scale, self.zero, self.shift)
+        return sum(plane.numel() * plane.element_size() for plane in planes if plane is not None)
+
+
+def words_of(size: int) -> int:
+    """16-bit words of a row of 4-bit codes."""
+    return -(-size // BLOCK) * (BLOCK // 4)
+
+
+def interleave_codes(codes: Tensor, size: int) -> Tensor:
+    """uint8 [..., size / 2], two codes a byte with the first in the lower bits, to int16 [..., words]."""
+    flat = codes.reshape(-1, codes.shape[-1])
+    blocks = -(-size // BLOCK)
+    out = torch.empty((flat.shape[0], blocks, BLOCK // 4, 2), dtype=torch.uint8, device=codes.device)
+    step = max(1, _RUN // max(1, size))
+    for begin in range(0, flat.shape[0], step):
+        some = flat[begin : begin + step]
+        single = torch.stack((some & 15, some >> 4), -1).flatten(1)[:, :size]
+        quarters = torch.nn.functional.pad(single, (0, blocks * BLOCK - size)).view(-1, blocks, 4, BLOCK // 4)
+        out[begin : begin + step, :, :, 0] = quarters[:, :, 0] | quarters[:, :, 1] << 4
+        out[begin : begin + step, :, :, 1] = quarters[:, :, 2] | quarters[:, :, 3] << 4
+    return out.flatten(1).view(torch.int16).view(*codes.shape[:-1], words_of(size))
+
+
+def separate_codes(words: Tensor, size: int) -> Tensor:
+    """int16 [rows, words] to one code an entry, uint8 [rows, size]."""
+    pairs = words.contiguous().view(torch.uint8).view(words.shape[0], -1, BLOCK // 4, 2)
+    low, high = pairs.unbind(-1)
+    return torch.stack((low & 15, low >> 4, high & 15, high >> 4), 2).flatten(1)[:, :size]
+
+
+def coded_reference(weight: CodedWeight, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[outs, size] in plain numbers."""
+    if weight.code == "int4":
+        numbers = separate_codes(weight.codes, weight.size).to(dtype)
+    elif weight.code == "e4m3":
+        numbers = weight.codes.view(torch.float8_e4m3fn).to(dtype)
+    else:
+        numbers = weight.codes.to(dtype)
+
+    def spread(plane: Tensor) -> Tensor:
+        return plane.to(dtype).repeat_interleave(weight.group, 1)[:, : weight.size]
+
+    numbers = numbers - (weight.offset if weight.zero is None else spread(weight.zero))
+    numbers = numbers * spread(weight.scale)
+    return numbers if weight.shift is None else numbers + spread(weight.shift)
