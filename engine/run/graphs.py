@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,13 +22,12 @@ from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.run.sharing import shared_spans, span_arrays
 from octavo.engine.run.step import PageTables
-from octavo.engine.sample.sampler import Sampler
+from octavo.engine.sample.sampler import Kind, Sampler
 from octavo.engine.schedule.plan import StepPlan
 from octavo.engine.transfer import Stopwatch, upload
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["greedy", "draw", "any"]
 T = TypeVar("T")
 MAX_REPEATS = 16
 RING = 4 * MAX_REPEATS  # outputs of so many steps stay on the device
@@ -345,7 +344,7 @@ class DecodeGraphs:
             return None, (plan, hidden)
         logits = self._model.logits(hidden)
         if kind != "any":
-            ids, best = self._sampler.choose(logits, state.rows, state.positions + 1, draws=kind == "draw")
+            ids, best = self._sampler.choose(logits, state.rows, state.positions + 1, kind)
             self.advance(state, ids, best)
         return logits, (plan, hidden)
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from octavo.engine.attention.base import AttentionBackend, AttentionStep, Layout
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
-from octavo.engine.run.graphs import STOP_IDS, GraphPool, Kind, bucket_of
+from octavo.engine.run.graphs import STOP_IDS, GraphPool, bucket_of
 from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables
-from octavo.engine.sample.sampler import Sampler
+from octavo.engine.sample.sampler import Kind, Sampler
 from octavo.engine.schedule.plan import StepPlan
 from octavo.engine.transfer import Stopwatch, upload
 
@@ -354,7 +354,7 @@ class MixedGraphs:
         logits = self._model.logits(picked)
         if kind == "any":
             return logits, part["picked"], torch.isfinite(logits.sum(-1)), (plan, hidden)
-        ids, best = self._sampler.choose(logits, part["rows"], part["last_positions"] + 1, draws=kind == "draw")
+        ids, best = self._sampler.choose(logits, part["rows"], part["last_positions"] + 1, kind)
         finite = torch.isfinite(best)
         if bucket.check:
             return logits, torch.where(finite, ids, NOT_FINITE), finite, (plan, hidden)

@@ -16,11 +16,13 @@ from octavo.engine.attention.base import CacheGroup
 from octavo.engine.config import EngineConfig
 from octavo.engine.errors import DeviceError, MemoryExhaustedError
 from octavo.engine.memory.kv_cache import page_bytes, share_pages
+from octavo.kernels.kv_format import NAMES, is_quantized
 
 log = logging.getLogger(__name__)
 
 GIB = 1 << 30
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+KV_DTYPES = DTYPES | {name: dtype for dtype, name in NAMES.items()}
 CUDA_RESERVE_BYTES = GIB  # activations, library workspaces, graphs, and what the desktop may want meanwhile
 LEAST_BYTES_PER_TOKEN = 2048
 CHATS_KEPT = 16  # full chats the automatic cache holds if they fit, and on a GPU more while half of it stays free
@@ -76,8 +78,20 @@ def resolve_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def resolve_kv_dtype(wanted: str, model_dtype: torch.dtype) -> torch.dtype:
-    """The cache's dtype: the model's own unless a plain one is asked for."""
-    return model_dtype if wanted == "auto" else DTYPES[wanted]
+    """The cache's dtype: the model's own unless another is asked for. int8 and float8_e4m3fn mean codes with scales."""
+    return model_dtype if wanted == "auto" else KV_DTYPES[wanted]
+
+
+def kv_dtype_name(dtype: torch.dtype) -> str:
+    """As config.yaml calls it."""
+    return next(name for name, known in KV_DTYPES.items() if known == dtype)
+
+
+def kv_dtype_notice(kv_dtype: torch.dtype, device: torch.device) -> str | None:
+    """What a user may not expect of such a cache on such a device."""
+    if is_quantized(kv_dtype) and device.type == "cpu":
+        return "On the CPU an 8-bit cache saves memory but costs speed: plain torch reads it, not the compiled kernels."
+    return None
 
 
 def resolve_context(config: EngineConfig, max_positions: int) -> int:

@@ -12,11 +12,11 @@ from octavo.engine.attention.base import AttentionBackend, AttentionStep
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.request import SamplingParams
-from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool, Kind
+from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool
 from octavo.engine.run.mixed import Bucket, MixedGraphs
 from octavo.engine.run.pending import PendingCheck, PendingStep
 from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, make_inputs
-from octavo.engine.sample.sampler import Sampled, Sampler
+from octavo.engine.sample.sampler import Kind, Sampled, Sampler
 from octavo.engine.sample.scoring import score_tokens
 from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
 from octavo.engine.transfer import Download, Stopwatch, upload
@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 # (rows, prompt tokens, how tokens are chosen) of the graphs that nearly every chat needs, in that order
 FIRST_GRAPHS: tuple[tuple[int, int, Kind], ...] = (
-    (1, 0, "any"), (0, 64, "any"), (1, 0, "greedy"), (0, 128, "any"), (0, 256, "any"), (2, 0, "any"), (4, 0, "any"),
+    (1, 0, "filter"), (0, 64, "filter"), (1, 0, "greedy"), (0, 128, "filter"), (0, 256, "filter"), (2, 0, "filter"),
+    (4, 0, "filter"),
 )  # fmt: skip
 SCORE_SLICE = 256  # prompt positions scored at once: 256 x 128k float32 scores are 128 MiB
 

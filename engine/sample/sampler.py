@@ -5,9 +5,8 @@ Order: logit bias, penalties, temperature, min-p, top-k, top-p, draw. Log probab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Literal
 
 import torch
@@ -19,6 +18,10 @@ from octavo.engine.sample.adjust import Adjustments
 from octavo.engine.sample.draw import Filters, draw_numpy, draw_torch
 from octavo.engine.sample.scoring import score_tokens
 from octavo.engine.transfer import upload
+
+# what a batch of rows needs: the likeliest tokens; draws, perhaps with min-p; also top-k or top-p; or whatever else
+# `Sampler.sample` does, which no captured step can
+Kind = Literal["greedy", "draw", "filter", "any"]
 
 GREEDY_BELOW = 1e-5  # temperatures under it overflow float32 and mean the likeliest token
 KEPT_BATCHES = 64  # compositions of a batch whose indices are kept on the device; steady decoding repeats one
@@ -38,6 +41,15 @@ class Sampled:
     logprobs: Tensor | None = None
     top_ids: Tensor | None = None
     top_logprobs: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Functions of kernels/sampling.py and kernels/sampling_bounds.py."""
+
+    argmax: Callable[[Tensor], tuple[Tensor, Tensor]]
+    draw: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    bounds: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +85,8 @@ class _Batch:
 
 class Sampler:
     """Samples for up to `max_rows` running requests. Never waits for the device; ids at and above `valid_vocab`
-    (rows of the head that no token has) are never drawn. `fused`: on CUDA, the best token and draws without top-k and
-    top-p run as kernels of their own."""
+    (rows of the head that no token has) are never drawn. `fused`: on CUDA, the best token, filters and draws run as
+    kernels of their own."""
 
     def __init__(
         self,
@@ -181,33 +193,37 @@ class Sampler:
         """int64 [N] on the device, of rows that each hold a request; made once for rows that stay together."""
         return self._batch(rows).rows_dev
 
-    def kind(self, rows: Sequence[int]) -> Literal["greedy", "draw", "any"]:
-        """What these rows need: the likeliest token, a draw that `choose` can make, or whatever `sample` does."""
+    def kind(self, rows: Sequence[int]) -> Kind:
+        """What these rows need."""
         batch = self._batch(rows)
-        if batch.slots or batch.scored is not None or batch.any_top_k or batch.any_top_p or self._kernels is None:
+        if batch.slots or batch.scored is not None or self._kernels is None:
             return "any"
+        if batch.any_top_k or batch.any_top_p:
+            return "filter"
         return "draw" if batch.drawn else "greedy"
 
-    def choose(self, logits: Tensor, rows_dev: Tensor, positions: Tensor, *, draws: bool) -> tuple[Tensor, Tensor]:
-        """(ids int64 [N], best score float32 [N]) for rows whose kind is greedy, or with `draws` greedy or draw.
+    def choose(self, logits: Tensor, rows_dev: Tensor, positions: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+        """(ids int64 [N], best score float32 [N]) for rows of this kind or one that needs less; not for "any".
 
         Of fixed shapes and without the host's knowledge of the rows, so that it may be captured into a CUDA graph.
         """
         assert self._kernels is not None
         raw = logits[:, : self.vocab_size]
         best, ids = self._kernels.argmax(raw)
-        if not draws:
+        if kind == "greedy":
             return ids, best
-        temperature, _, min_p = self._settings[rows_dev].t().contiguous().unbind()
-        drawn = self._kernels.draw(
-            raw,
-            best,
-            torch.where(temperature > 0, temperature, 1.0),
-            min_p.clamp(min=noise.NEGLIGIBLE),
-            self._streams[rows_dev],
-            positions,
-        )
-        return torch.where(temperature > 0, drawn, ids), best
+        drawn = self._draw_fused(raw, best, rows_dev, positions, filtered=kind == "filter")
+        return torch.where(self._settings[rows_dev, 0] > 0, drawn, ids), best
+
+    def _draw_fused(self, raw: Tensor, best: Tensor, rows_dev: Tensor, positions: Tensor, *, filtered: bool) -> Tensor:
+        """int64 [N]; what it says for greedy rows means nothing."""
+        assert self._kernels is not None
+        temperature, top_p, min_p = self._settings[rows_dev].t().contiguous().unbind()
+        temperature = torch.where(temperature > 0, temperature, 1.0)
+        least = min_p.clamp(min=noise.NEGLIGIBLE)
+        if filtered:
+            least = self._kernels.bounds(raw, best, temperature, least, self._top_k[rows_dev], top_p)
+        return self._kernels.draw(raw, best, temperature, least, self._streams[rows_dev], positions)
 
     def _slot_of(self, row: int) -> int | None:
         known = self._rows[row]
@@ -248,10 +264,9 @@ class Sampler:
         if len(batch.drawn) < len(batch.special):
             raw, rows_dev, positions = (part[batch.drawn_dev] for part in (raw, rows_dev, positions))
         drawn_best = best if len(batch.drawn) == len(batch.special) else best[batch.drawn_dev]
-        if self._kernels is not None and not (batch.any_top_k or batch.any_top_p):
-            temperature, _, min_p = self._settings[rows_dev].t().contiguous().unbind()
-            min_weight = min_p.clamp(min=noise.NEGLIGIBLE)
-            drawn = self._kernels.draw(raw, drawn_best, temperature, min_weight, self._streams[rows_dev], positions)
+        if self._kernels is not None:
+            filtered = batch.any_top_k or batch.any_top_p
+            drawn = self._draw_fused(raw, drawn_best, rows_dev, positions, filtered=filtered)
             return ids.index_copy(0, batch.drawn_dev, drawn), best
         drawn = draw_torch(
             raw,
@@ -323,13 +338,14 @@ class Sampler:
         return upload(values, torch.int64, self._device)
 
 
-def _sampling_kernels() -> ModuleType | None:
+def _sampling_kernels() -> _Kernels | None:
     """The Triton sampling kernels, or None where Triton cannot be imported."""
     try:
-        from octavo.kernels import sampling
+        from octavo.kernels.sampling import argmax, draw
+        from octavo.kernels.sampling_bounds import bounds
     except ImportError:
         return None
-    return sampling
+    return _Kernels(argmax, draw, bounds)
 
 
 def _best(logits: Tensor) -> tuple[Tensor, Tensor]:

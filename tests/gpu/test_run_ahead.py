@@ -198,10 +198,11 @@ def replies(engine: Engine, params: SamplingParams) -> list[tuple[int, ...]]:
     [
         SamplingParams(temperature=0.0, ignore_eos=True),
         SamplingParams(temperature=0.8, ignore_eos=True),
+        SamplingParams(temperature=0.8, top_k=40, top_p=0.9, ignore_eos=True),
         SamplingParams(temperature=0.8, top_k=40, top_p=0.9, repetition_penalty=1.1, ignore_eos=True),
         SamplingParams(temperature=0.0, ignore_eos=True, logprobs=2),
     ],
-    ids=["greedy", "draw", "filters", "logprobs"],
+    ids=["greedy", "draw", "filters", "penalties", "logprobs"],
 )
 def test_no_depth_and_no_repetition_changes_a_reply(params: SamplingParams, make_engine: Callable[..., Engine]) -> None:
     plain = replies(make_engine(0, 1), params)

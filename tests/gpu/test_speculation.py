@@ -24,7 +24,8 @@ CONFIG = EngineConfig(device="cuda", dtype="float32", context_length=300, kv_mem
 PARAMS = {
     "greedy": SamplingParams(temperature=0.0),
     "draw": SamplingParams(temperature=0.8),
-    "filters": SamplingParams(temperature=0.8, top_k=40, top_p=0.9, repetition_penalty=1.1),
+    "filters": SamplingParams(temperature=0.8, top_k=40, top_p=0.9),
+    "penalties": SamplingParams(temperature=0.8, top_k=40, top_p=0.9, repetition_penalty=1.1),
     "logprobs": SamplingParams(temperature=0.0, logprobs=2),
 }
 
