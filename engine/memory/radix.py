@@ -126,11 +126,11 @@ class RadixTree(PrefixCache):
         """Adds pages to a leaf that ends the path of the one request that holds it: as good as a child, and the path
         of a long reply stays short."""
         begin, size = node.end, self.page_size
-        rows = list(zip(*(held[begin:end] for held in pages), strict=True))
-        for pool, row in zip(self.pools, zip(*rows, strict=True), strict=True):
-            pool.share(row)
+        added = [held[begin:end] for held in pages]
+        for pool, of_group in zip(self.pools, added, strict=True):
+            pool.share(of_group)
         node.tokens += tuple(tokens[begin * size : end * size])
-        node.pages += rows
+        node.pages += zip(*added, strict=True)
         node.end = end
 
     def finish(
@@ -162,11 +162,12 @@ class RadixTree(PrefixCache):
     def _append(
         self, parent: _Node, tokens: Sequence[int], pages: Sequence[Sequence[int]], begin: int, end: int
     ) -> _Node:
-        rows = [tuple(pages[group][index] for group in range(len(self.pools))) for index in range(begin, end)]
-        node = _Node(tuple(tokens[begin * self.page_size : end * self.page_size]), rows, parent)
-        for group, pool in enumerate(self.pools):
-            pool.share(row[group] for row in rows)
-            self._evictable[group] += sum(row[group] != TRASH_PAGE for row in rows)
+        added = [held[begin:end] for held in pages]
+        tokens = tuple(tokens[begin * self.page_size : end * self.page_size])
+        node = _Node(tokens, list(zip(*added, strict=True)), parent)
+        for group, (pool, of_group) in enumerate(zip(self.pools, added, strict=True)):
+            pool.share(of_group)
+            self._evictable[group] += len(of_group) - of_group.count(TRASH_PAGE)
         parent.children[node.tokens[: self.page_size]] = node
         self._leaves.pop(parent, None)
         self._leaves[node] = None
