@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
+from octavo.app.quantize import quantize_command
 from octavo.engine.errors import DeviceError, OctavoError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ config_cli = typer.Typer(help="Look at and check config.yaml.", no_args_is_help=
 models_cli = typer.Typer(help="The models on this disk.", no_args_is_help=True, rich_markup_mode=None)
 cli.add_typer(config_cli, name="config")
 cli.add_typer(models_cli, name="models")
+cli.command("quantize")(quantize_command)
 
 ConfigPath = Annotated[Path | None, typer.Option("--config", metavar="PATH", help="Use this config.yaml.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]

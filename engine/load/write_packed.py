@@ -23,7 +23,8 @@ def pack_words(codes: Tensor, bits: int) -> Tensor:
     padded = torch.nn.functional.pad(codes, (0, short)) if short else codes
     if bits == 4:
         padded = padded[..., ::2] | (padded[..., 1::2] << 4)
-    return padded.contiguous().view(torch.int32)  # little-endian, as the files are
+    # a copy in rows, whatever the strides are; little-endian, as the files are
+    return padded.clone(memory_format=torch.contiguous_format).view(torch.int32)
 
 
 def packed_tensors(
@@ -33,11 +34,10 @@ def packed_tensors(
     codes: Tensor,
     scale: Tensor,
     zero: Tensor,
-    columns: Tensor | None,
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
-    """Tensors by role from codes uint8 [out, in], scales and whole zero points [out, groups] and, if groups are not
-    neighbours, int32 `columns` [in] with every column's group. Scales are stored in `dtype`."""
+    """Tensors by role from codes uint8 [out, in], scales and whole zero points [out, groups]. Scales are stored in
+    `dtype`."""
     if layout == "awq":
         return {
             "qweight": _awq_words(codes.T),
@@ -53,8 +53,6 @@ def packed_tensors(
     }
     if not symmetric:
         stored["weight_zero_point"] = pack_words(zero.to(torch.uint8).T, bits).T.contiguous()
-    if columns is not None:
-        stored["weight_g_idx"] = columns.to(torch.int32)
     return stored
 
 
@@ -64,10 +62,10 @@ def _awq_words(codes: Tensor) -> Tensor:
 
 
 def quantization_config(
-    layout: Layout, bits: int, group: int, symmetric: bool, ordered: str | None, plain: Sequence[str]
+    layout: Layout, bits: int, group: int, symmetric: bool, act_order: bool, plain: Sequence[str]
 ) -> dict[str, Any]:
-    """The `quantization_config` of config.json; `plain` are the linears that stay as they are, `ordered` the format's
-    word for columns that were rounded in another order."""
+    """The `quantization_config` of config.json; `plain` are the linears that stay as they are; with `act_order` columns
+    were rounded in another order than they stand."""
     if layout == "awq":
         return {
             "quant_method": "awq",
@@ -84,7 +82,7 @@ def quantization_config(
         "strategy": "group" if group else "channel",
         "group_size": group or None,
         "dynamic": False,
-        "actorder": ordered,
+        "actorder": "weight" if act_order else None,
     }
     activations = None
     if layout == "int-quantized":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.perplexity import WINDOW, perplexity
@@ -16,6 +18,7 @@ def measure(path: Path, token_ids: Sequence[int], *, device: str = "auto", dtype
     config = EngineConfig(
         device=device,
         dtype=dtype,
+        cpu_threads=torch.get_num_threads(),
         quantization=PACKED,
         context_length=WINDOW + 1,
         prefill_chunk=WINDOW,
@@ -24,6 +27,6 @@ def measure(path: Path, token_ids: Sequence[int], *, device: str = "auto", dtype
     )
     engine = Engine.load(str(path), config)
     try:
-        return perplexity(engine, token_ids).value
+        return perplexity(engine, token_ids, min(WINDOW, engine.info.context_length - 1)).value
     finally:
         engine.close()

@@ -13,28 +13,20 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A weight [out, in] as codes uint8 [out, in], with float32 scales and whole zero points [out, groups].
-
-    `columns` int32 [in] is the group of every column where groups are not neighbours.
-    """
+    """A weight [out, in] as codes uint8 [out, in], with float32 scales and whole zero points [out, groups]."""
 
     codes: Tensor
     scale: Tensor
     zero: Tensor
-    columns: Tensor | None = None
 
     def decode(self) -> Tensor:
         """float32 [out, in]."""
-        if self.columns is not None:
-            at = self.columns.long()
-            return (self.codes.float() - self.zero[:, at]) * self.scale[:, at]
         groups = self.scale.shape[1]
         numbers = self.codes.float().unflatten(1, (groups, -1))
         return ((numbers - self.zero.unsqueeze(-1)) * self.scale.unsqueeze(-1)).flatten(1)
 
     def to(self, device: torch.device | str) -> Rounded:
-        columns = None if self.columns is None else self.columns.to(device)
-        return Rounded(self.codes.to(device), self.scale.to(device), self.zero.to(device), columns)
+        return Rounded(self.codes.to(device), self.scale.to(device), self.zero.to(device))
 
 
 @dataclass(frozen=True, slots=True)

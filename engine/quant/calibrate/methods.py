@@ -84,7 +84,9 @@ def _fold(
 def _round(linears: list[Linear], sample: Tensor, inputs: Inputs, settings: Settings, grid: Grid) -> dict[str, Rounded]:
     if settings.method == "gptq":
         assert inputs.gram is not None
-        together = gptq(torch.cat([linear.weight for linear in linears]), inputs.gram, grid, settings.order)
+        together = gptq(
+            torch.cat([linear.weight for linear in linears]), inputs.gram, grid, act_order=settings.act_order
+        )
         return dict(zip((linear.name for linear in linears), _split(together, [len(one.weight) for one in linears])))
     found = {}
     for linear in linears:
@@ -100,7 +102,7 @@ def _round(linears: list[Linear], sample: Tensor, inputs: Inputs, settings: Sett
 
 def _split(rounded: Rounded, rows: list[int]) -> list[Rounded]:
     pieces = zip(rounded.codes.split(rows), rounded.scale.split(rows), rounded.zero.split(rows))
-    return [Rounded(codes, scale, zero, rounded.columns) for codes, scale, zero in pieces]
+    return [Rounded(codes, scale, zero) for codes, scale, zero in pieces]
 
 
 def _error(linear: Linear, x: Tensor, seen: Tensor, exact: Tensor, settings: Settings) -> float:

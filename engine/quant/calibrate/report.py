@@ -50,7 +50,7 @@ class Report:
             "format": settings.file_format,
         }
         if settings.method == "gptq":
-            method["act_order"] = settings.order
+            method["act_order"] = settings.act_order
         if settings.method == "smoothquant":
             method["alpha"] = settings.alpha
         return {

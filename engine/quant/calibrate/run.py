@@ -226,9 +226,7 @@ class _Run:
         tensors = {norm.name: norm.weight.to(self.stored) for norm in layer.norms.values()}
         for name, linear in layer.linears.items():
             one = result.rounded[name].to("cpu")
-            roles = packed_tensors(
-                settings.layout, bits, symmetric, one.codes, one.scale, one.zero, one.columns, self.stored
-            )
+            roles = packed_tensors(settings.layout, bits, symmetric, one.codes, one.scale, one.zero, self.stored)
             tensors |= {f"{name}.{role}": tensor for role, tensor in roles.items()}
             if linear.bias is not None:
                 tensors[linear.bias_name] = linear.bias.to(self.stored)
@@ -242,13 +240,12 @@ class _Run:
         names = [name for name, source in self.sources.items() if not source.parts[0].startswith("layers.")]
         self.state.write(shard_name(total, total), dict(self._plain(names)))
         settings = self.settings
-        ordered = {"static": "static", "group": "group", "none": None}[settings.order]
         config = quantization_config(
             settings.layout,
             settings.bits or 0,
             settings.group or 0,
             bool(settings.symmetric),
-            ordered if settings.method == "gptq" else None,
+            settings.method == "gptq" and settings.act_order,
             _PLAIN,
         )
         write_beside(self.checkpoint, self.state.model, config, self.stored)

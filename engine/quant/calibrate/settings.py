@@ -10,7 +10,6 @@ import torch
 
 from octavo.engine.load.write_packed import Layout
 from octavo.engine.quant.calibrate.errors import QuantizeError
-from octavo.engine.quant.calibrate.gptq import Order
 from octavo.engine.quant.calibrate.grid import Grid
 from octavo.engine.quant.calibrate.smooth import ALPHA
 
@@ -18,7 +17,6 @@ Method = Literal["awq", "gptq", "smoothquant", "rtn"]
 FileFormat = Literal["compressed-tensors", "awq"]
 METHODS: tuple[str, ...] = get_args(Method)
 FILE_FORMATS: tuple[str, ...] = get_args(FileFormat)
-ORDERS: tuple[str, ...] = get_args(Order)
 GROUP_SIZES = (128, 64, 32)
 
 
@@ -31,7 +29,7 @@ class Settings:
     group: int | None = None
     symmetric: bool | None = None
     file_format: FileFormat = "compressed-tensors"
-    order: Order = "static"  # GPTQ only
+    act_order: bool = True  # GPTQ only
     alpha: float = ALPHA  # SmoothQuant only
 
     def checked(self) -> Settings:
@@ -42,7 +40,6 @@ class Settings:
         for name, value, known in (
             ("method", self.method, METHODS),
             ("format", self.file_format, FILE_FORMATS),
-            ("act-order", self.order, ORDERS),
             ("bits", bits, (4, 8)),
             ("group-size", self.group or 0, (*GROUP_SIZES, 0)),
         ):
@@ -67,11 +64,6 @@ class Settings:
         if packed_awq and symmetric:
             raise QuantizeError(
                 "AWQ files always have zero points.", remedy="Use --asymmetric or --format compressed-tensors."
-            )
-        if packed_awq and self.method == "gptq" and self.order == "group":
-            raise QuantizeError(
-                "AWQ files cannot say which group a column belongs to.",
-                remedy="Use --act-order static or --format compressed-tensors.",
             )
         if bits == 8 and not symmetric:
             raise QuantizeError(
