@@ -344,6 +344,15 @@ def test_steps_are_launched_before_the_last_ones_results_are_taken(harness: Make
     assert len(h.runner.steps) == 20, "none is launched beyond the limit"
 
 
+def test_readers_are_thought_of_once_the_next_step_is_queued_and_before_its_wait(harness: Make) -> None:
+    h = harness(run_ahead=1, tick=1e-6)
+    h.submit("a", [1, 2, 3], 6)
+    seen: list[tuple[int, int]] = []
+    while h.core.has_work:
+        h.core.step(lambda: seen.append((len(h.runner.steps), len(h.tokens("a")))))
+    assert seen == [(2, 0), (3, 1), (4, 2), (5, 3), (6, 4), (6, 5)]
+
+
 def test_a_broken_score_within_a_repeated_step_leaves_the_tokens_before_it(harness: Make, fake_greedy: Greedy) -> None:
     h = harness(run_ahead=1, max_repeats=4, tick=1e-6)
     h.submit("a", [1, 2, 3], 20)
