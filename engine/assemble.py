@@ -27,6 +27,8 @@ from octavo.engine.run.resolve import (
     CacheSize,
     bound_context,
     free_memory,
+    kv_dtype_name,
+    kv_dtype_notice,
     resolve_cache,
     resolve_chunk,
     resolve_context,
@@ -116,13 +118,12 @@ def _put_together(
     draft = _draft(config, model, tokenizer, notices)
     kv_dtype = resolve_kv_dtype(config.kv_cache_dtype, model.dtype)
     size = resolve_cache(config, model.cache_groups, model.max_positions, kv_dtype, device)
-    if size.notice:
-        notices.append(size.notice)
+    notices += [notice for notice in (size.notice, kv_dtype_notice(kv_dtype, device)) if notice]
     if not config.fusion:
         notices.append("Operator fusion is off: every operation runs by itself in plain torch, which is slower.")
     if not config.paged_attention and config.prefix_sharing:
         notices.append("Paged attention is off: chats share nothing, and each holds a slot of its whole context.")
-    backend = choose_backend(device, model.dtype, model.attn_specs, config.fusion)
+    backend = choose_backend(device, model.dtype, model.attn_specs, config.fusion, kv_dtype)
     cache = KVCache(model.cache_groups, size.num_pages, size.page_size, kv_dtype, device)
     runner = ModelRunner(
         model,
@@ -153,6 +154,7 @@ def _put_together(
         vocab_size=model.vocab_size,
         weight_bytes=model.weight_bytes,
         kv_bytes=cache.size_bytes,
+        kv_dtype=kv_dtype_name(kv_dtype),
         notices=tuple(notices),
         generation_defaults=dict(generation_defaults),
     )
@@ -161,6 +163,7 @@ def _put_together(
         "dtype": info.dtype,
         "context_length": size.context_length,
         "page_size": size.page_size,
+        "kv_cache_dtype": kv_dtype_name(kv_dtype),
         "prefix_sharing": config.prefix_sharing and config.paged_attention,
         "attention_backend": backend.name,
         "slots": None if config.paged_attention else size.num_pages[0] - 1,

@@ -32,6 +32,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.errors import DeviceError, OctavoError, RequestError
 from octavo.engine.quant import FORMATS
 from octavo.engine.request import Delta, SamplingParams
+from octavo.engine.run.resolve import KV_DTYPES
 from octavo.engine.speculate.recorded import RecordedDrafter
 from octavo.engine.stream import RequestHandle
 
@@ -256,7 +257,7 @@ def bench(
                 row: dict[str, Any] = {"workload": workload.name, **figures}
                 row["peak_memory_bytes"] = _peak_memory(device)
                 row["memory_limit_fraction"] = figures["decode_tok_s"] / limit
-                row |= {"model": model, "quantization": variant.quantization}
+                row |= {"model": model, "quantization": variant.quantization, "kv_cache_dtype": engine.info.kv_dtype}
                 row |= {
                     "paged_attention": variant.paged_attention,
                     "fusion": variant.fusion,
@@ -326,6 +327,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
     parser.add_argument("--quantize-head", action="store_true", help="convert the output head too")
+    parser.add_argument(
+        "--kv-cache-dtype", "--kv-dtype", default="auto", choices=["auto", *KV_DTYPES], help="format of cached chats"
+    )
     parser.add_argument("--speculation", default="off", choices=["off", "ngram", "draft", "self", "auto"])
     parser.add_argument("--forced-acceptance", type=float, help="guess from a recording, right so often (0 to 1)")
     parser.add_argument("--draft-tokens", type=int, default=EngineConfig().draft_tokens, help="guesses a step at most")
@@ -343,6 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             dtype=flags.dtype,
             quantization=flags.quantization,
             quantize_head=flags.quantize_head,
+            kv_cache_dtype=flags.kv_cache_dtype,
             speculation=flags.speculation,
             draft_model=flags.draft_model,
             draft_tokens=flags.draft_tokens,

@@ -24,7 +24,7 @@ class EngineConfig:
     fusion: bool = True  # False: the textbook graph in plain torch, no kernels, no graphs
     prefix_sharing: bool = True
     page_size: int = 16  # tokens a page holds; small pages waste little, 16 is one tile of a tensor core
-    kv_cache_dtype: str = "auto"  # auto = the model's dtype
+    kv_cache_dtype: str = "auto"  # auto = the model's dtype | a plain one | int8 | fp8: 8 bits, read as they are
     kv_memory_bytes: int | None = None  # bytes for keys and values; None: from the memory free now
     kv_memory_share: float | None = None  # or a share (0..1] of the memory free after the weights are loaded
     max_running: int = 64  # rows of a step at most

@@ -55,6 +55,7 @@ class ModelInfo:
     vocab_size: int
     weight_bytes: int
     kv_bytes: int
+    kv_dtype: str = ""  # number format of cached keys and values
     notices: tuple[str, ...] = ()
     generation_defaults: dict[str, object] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: what a weight format costs in quality, measured where it runs.
+"""How well a model predicts a text: what a format of weights or cache costs in quality, measured where it runs.
 
 `python -m octavo.engine.perplexity --model PATH --quantization int8` compares formats on the same text; without --text
 it is the documentation that Python itself ships as text (pydoc_data.topics).
@@ -20,6 +20,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.errors import OctavoError, RequestError
 from octavo.engine.quant import FORMATS
 from octavo.engine.request import SamplingParams
+from octavo.engine.run.resolve import KV_DTYPES
 
 WINDOW = 1024  # tokens that are scored together, the first of them only as context
 TOKENS = 50_000
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", required=True, help="a folder or a .gguf file")
     parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
     parser.add_argument("--quantize-head", action="store_true")
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=["auto", *KV_DTYPES])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--text", type=Path, help="a UTF-8 text file")
@@ -83,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         dtype=flags.dtype,
         quantization=flags.quantization,
         quantize_head=flags.quantize_head,
+        kv_cache_dtype=flags.kv_cache_dtype,
         context_length=WINDOW + 1,
         prefill_chunk=WINDOW,
         prefix_sharing=False,
@@ -104,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "model": flags.model,
         "quantization": flags.quantization,
         "quantize_head": flags.quantize_head,
+        "kv_cache_dtype": engine.info.kv_dtype,
         "perplexity": round(found.value, 4),
         "tokens": found.tokens,
         "weight_bytes": engine.info.weight_bytes,

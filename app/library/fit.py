@@ -175,7 +175,7 @@ def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
         context_length=context,
         longest_context=longest_context(shape, kv_dtype, left, device, wish),
         weight_bytes=weights,
-        kv_bytes=kv_bytes(shape, kv_dtype.itemsize, context),
+        kv_bytes=kv_bytes(shape, kv_dtype, context),
         workspace_bytes=workspace,
         free_bytes=free,
         held_bytes=held_bytes,
@@ -214,10 +214,12 @@ def best_fitting(fits: list[Fit]) -> Fit | None:
     )
 
 
-def kv_bytes(shape: Shape, itemsize: int, context_length: int) -> int:
-    """Keys and values of one chat: 2 x heads x head size for each token a layer keeps (all, or its window)."""
+def kv_bytes(shape: Shape, kv_dtype: torch.dtype, context_length: int) -> int:
+    """Keys and values of one chat: 2 x heads x a head's bytes for each token a layer keeps (all, or its window)."""
+    from octavo.kernels.kv_format import head_bytes
+
     tokens = sum(min(context_length, window or context_length) for window in shape.windows)
-    return 2 * shape.kv_heads * shape.head_size * itemsize * tokens
+    return 2 * shape.kv_heads * head_bytes(shape.head_size, kv_dtype) * tokens
 
 
 def longest_context(shape: Shape, kv_dtype: torch.dtype, left_bytes: int, device: torch.device, wish: Wish) -> int:

@@ -23,6 +23,8 @@ def facts_of(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "state", str(status["state"])
     if model.get("name"):
         sizes = f"weights {format_size(model['weight_bytes'])}, chats {format_size(model['kv_bytes'])}"
+        if model.get("kv_dtype"):
+            sizes += f" in {model['kv_dtype']}"
         what = f"{model['name']}, {model['architecture']}, {model['format']} as {model['dtype']} on {model['device']}"
         yield "model", f"{what}, context {model['context_length']}, {sizes}"
     elif model.get("id"):

@@ -9,15 +9,25 @@ import torch
 
 from octavo.engine.attention.base import AttentionBackend, AttnSpec
 from octavo.engine.attention.torch_backend import TorchBackend
+from octavo.kernels.kv_format import is_quantized
 
 log = logging.getLogger(__name__)
 
 
 def choose_backend(
-    device: torch.device, dtype: torch.dtype, specs: Sequence[AttnSpec], fusion: bool
+    device: torch.device,
+    dtype: torch.dtype,
+    specs: Sequence[AttnSpec],
+    fusion: bool,
+    kv_dtype: torch.dtype | None = None,
 ) -> AttentionBackend:
-    """The paged Triton kernels where they serve every layer, else plain torch; the reason is logged."""
+    """The paged Triton kernels where they serve every layer, else plain torch; the reason is logged.
+
+    `kv_dtype` is the cache's, if it is not `dtype`.
+    """
     reason = _why_not_triton(device, dtype, specs, fusion)
+    if reason is None and is_quantized(kv_dtype or dtype) and any(s.qk_dim % 2 or s.v_dim % 2 for s in specs):
+        reason = "8-bit keys and values are read in pairs of channels, and the head size is odd"
     if reason is None:
         from octavo.engine.attention.triton_backend import TritonBackend
 

@@ -13,6 +13,9 @@ ZH_CN: dict[str, str] = {
     "Operator fusion is off: every operation runs by itself in plain torch, which is slower.": (
         "算子融合已关闭：每个运算都单独由 torch 执行，速度较慢。"
     ),
+    "On the CPU an 8-bit cache saves memory but costs speed: plain torch reads it, not the compiled kernels.": (
+        "在 CPU 上，8 位缓存节省内存但会变慢：由普通 torch 读取，而不是编译好的内核。"
+    ),
     "Paged attention is off: chats share nothing, and each holds a slot of its whole context.": (
         "分页注意力已关闭：对话之间不共享内容，每个都占用整个上下文的位置。"
     ),

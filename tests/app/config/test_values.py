@@ -117,7 +117,7 @@ def test_sampling_values_are_held_to_the_range_requests_are_held_to() -> None:
         ("engine: {preemption: swap}", "swapping of pages to host memory"),
         ("engine: {preemption: auto}", "swapping of pages to host memory"),
         ("engine: {swap_memory: 8 GiB}", "swapping of pages to host memory"),
-        ("engine: {kv_cache_dtype: fp8}", "quantized cache"),
+        ("engine: {kv_cache_dtype: int4}", "cache in this format"),
         ("engine: {remote: 'http://127.0.0.1:1'}", "remote engine"),
     ],
 )

@@ -69,12 +69,18 @@ def estimate_repository(repo_id: str, *, variant: str | None = None, **wanted: A
 
 def test_keys_and_values_are_counted_by_layer_head_and_token() -> None:
     shape = read_shape(LLAMA)
-    assert kv_bytes(shape, 2, 100) == 3 * 2 * (2 * 16) * 2 * 100
+    assert kv_bytes(shape, torch.bfloat16, 100) == 3 * 2 * (2 * 16) * 2 * 100
+
+
+def test_8_bit_keys_and_values_take_a_byte_each_and_a_scale_for_every_head_and_token() -> None:
+    shape = read_shape(LLAMA)
+    for kv_dtype in (torch.int8, torch.float8_e4m3fn):
+        assert kv_bytes(shape, kv_dtype, 100) == 3 * 2 * 2 * (16 + 4) * 100
 
 
 def test_a_window_bounds_what_a_layer_keeps() -> None:
     shape = read_shape({**LLAMA, "model_type": "mistral", "sliding_window": 64})
-    assert kv_bytes(shape, 2, 500) == kv_bytes(shape, 2, 64)
+    assert kv_bytes(shape, torch.bfloat16, 500) == kv_bytes(shape, torch.bfloat16, 64)
 
 
 def test_an_architecture_of_transformers_own_is_judged_too() -> None:
@@ -88,7 +94,7 @@ def test_an_architecture_of_transformers_own_is_judged_too() -> None:
 
 def test_the_longest_chat_is_what_the_engine_would_begin_with() -> None:
     shape = read_shape(LLAMA)
-    page = kv_bytes(shape, 2, 16)
+    page = kv_bytes(shape, torch.bfloat16, 16)
 
     def longest(left_bytes: int, **wished: int) -> int:
         return longest_context(shape, torch.bfloat16, left_bytes, torch.device("cpu"), Wish(**wished))
