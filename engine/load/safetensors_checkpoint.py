@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
+from collections import deque
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,13 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+READERS = 4  # threads: one alone is held up by the pages of memory that the system must clear first
+AHEAD_BYTES = 256 << 20  # of tensors read before they are asked for
 _CHUNK_BYTES = 16 << 20  # converting in pieces keeps one whole tensor in memory, not two
 
 
 class SafetensorsCheckpoint(Checkpoint):
-    """Headers of all shards are checked when it opens; files are open only while a stream runs."""
+    """Headers of all shards are checked when it opens; files are open only while they are read."""
 
     kind = "safetensors"
 
@@ -83,10 +86,24 @@ class SafetensorsCheckpoint(Checkpoint):
     def _read_all(
         self, wanted: list[tuple[Path, StoredTensor]], dtype: torch.dtype | None
     ) -> Iterator[tuple[str, Tensor]]:
-        for file, group in itertools.groupby(wanted, key=lambda pair: pair[0]):
-            with file.open("rb") as stream:
-                for _, stored in group:
-                    yield stored.name, _read(stream, file, stored, dtype)
+        """In order, a few being read while the ones before them are used."""
+        ahead: deque[tuple[str, int, Future[Tensor]]] = deque()
+        held = 0
+        readers = ThreadPoolExecutor(READERS, thread_name_prefix="octavo-read")
+        try:
+            for file, stored in wanted:
+                size = max(stored.size_bytes, math.prod(stored.shape) * (dtype.itemsize if dtype else 0))
+                while ahead and held + size > AHEAD_BYTES:
+                    name, done, reading = ahead.popleft()
+                    held -= done
+                    yield name, reading.result()
+                ahead.append((stored.name, size, readers.submit(_read, file, stored, dtype)))
+                held += size
+            while ahead:
+                name, _, reading = ahead.popleft()
+                yield name, reading.result()
+        finally:
+            readers.shutdown(cancel_futures=True)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -182,7 +199,12 @@ def _check_index(folder: Path, weight_map: dict[str, str], stored: dict[str, tup
             )
 
 
-def _read(stream: BufferedReader, file: Path, stored: StoredTensor, dtype: torch.dtype | None) -> Tensor:
+def _read(file: Path, stored: StoredTensor, dtype: torch.dtype | None) -> Tensor:
+    with file.open("rb") as stream:
+        return _read_from(stream, file, stored, dtype)
+
+
+def _read_from(stream: BufferedReader, file: Path, stored: StoredTensor, dtype: torch.dtype | None) -> Tensor:
     kept = STORED_TYPES[stored.dtype].torch
     if kept is None:  # refused when the stream began
         raise TypeError(stored.dtype)

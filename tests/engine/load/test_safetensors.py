@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ def test_shards_stream_in_file_order_under_a_path_that_is_not_ascii(three_shards
         wanted = {"layers.2.a", "layers.0.b"}
         assert [name for name, _ in checkpoint.stream(wanted)] == ["layers.0.b", "layers.2.a"]
         assert torch.equal(checkpoint.read("layers.2.a"), torch.full((64, 32), 2.0))
+
+
+def test_a_stream_that_is_given_up_reads_no_further(three_shards: Path) -> None:
+    stream = open_checkpoint(three_shards).stream()
+    next(stream)
+    stream.close()
+    assert not any(thread.name.startswith("octavo-read") for thread in threading.enumerate())
 
 
 def test_a_name_that_is_not_there_is_refused_before_anything_is_read(three_shards: Path) -> None:
