@@ -17,8 +17,7 @@ from octavo.engine.quant.calibrate.settings import Settings
 from octavo.engine.quant.calibrate.smooth import smooth_scales
 from octavo.engine.quant.dynamic import round_tokens
 
-SAMPLES = 1024  # tokens on which candidates are compared and errors are told
-CUT_SAMPLES = 512  # of them those on which ranges are cut
+SAMPLES = 512  # tokens on which candidates are compared and errors are told
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ def _round(linears: list[Linear], sample: Tensor, inputs: Inputs, settings: Sett
     for linear in linears:
         share: Tensor | float = 1.0
         if settings.method == "awq":
-            share = search_shares(linear.weight, sample[: len(sample) : max(1, len(sample) // CUT_SAMPLES)], grid)
+            share = search_shares(linear.weight, sample, grid)
             for part in ("attn.q", "attn.k"):  # what becomes a score is better left whole (the authors' code)
                 if part in linear.rows:
                     share[linear.rows[part]] = 1.0
