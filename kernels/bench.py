@@ -34,6 +34,7 @@ from octavo.kernels import (
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import device_traits
+from octavo.kernels.kv_format import KVScales, head_bytes, quantize
 from octavo.kernels.paged_attention import AttentionShape
 
 LAYER_8B = AttentionShape(32, 8, 128, 128, 128**-0.5)
@@ -63,12 +64,19 @@ def measure(launches: list[Callable[[], object]], replays: int = 20) -> float:
 
 
 def decode_case(
-    shape: AttentionShape, rows: int, context: int, dtype: torch.dtype, shared: int = 0, page_size: int = PAGE_SIZE
+    shape: AttentionShape,
+    rows: int,
+    context: int,
+    dtype: torch.dtype,
+    shared: int = 0,
+    page_size: int = PAGE_SIZE,
+    code: torch.dtype | None = None,
 ) -> tuple[float, float]:
     """(seconds, GB/s of keys and values) of one layer's rotary, KV write and decode attention over `context` cached
-    tokens a row, the first `shared` of them the same pages in all rows."""
+    tokens a row, the first `shared` of them the same pages in all rows; in the pages 8-bit codes if `code`."""
     own, prefix = math.ceil(context / page_size) - shared // page_size, shared // page_size
-    bytes_per_layer = (rows * (context - shared) + shared) * shape.kv_heads * (shape.dim + shape.v_dim) * dtype.itemsize
+    per_token = shape.kv_heads * sum(head_bytes(dim, code or dtype) for dim in (shape.dim, shape.v_dim))
+    bytes_per_layer = (rows * (context - shared) + shared) * per_token
     layers = max(2, min(64, math.ceil(ROTATED_BYTES / bytes_per_layer)))
     pages = rows * own + prefix + 1
     numbers = torch.randperm(pages - 1, device="cuda").int() + 1
@@ -83,17 +91,22 @@ def decode_case(
     rows_32 = torch.arange(rows + 1, device="cuda", dtype=torch.int32)
     prefixes = SharedPrefixes(rows_32[:rows], rows_32[:: max(1, rows)], torch.full_like(kv_len, shared))
     work = decode_attention.decode_work(
-        shape, dtype, q_pos, kv_len, rows=rows, new=True, prefixes=prefixes if shared else None
+        shape, dtype, q_pos, kv_len,
+        rows=rows, new=True, prefixes=prefixes if shared else None, quantized=code is not None,
     )  # fmt: skip
 
-    def launch(k: Tensor, v: Tensor) -> Callable[[], None]:
-        return lambda: decode_attention.decode_attention(q, k, v, table, out, None, shape, work, q_pos, new)
+    def launch() -> Callable[[], None]:
+        k, v = (
+            torch.randn(pages, shape.kv_heads, page_size, dim, device="cuda", dtype=dtype)
+            for dim in (shape.dim, shape.v_dim)
+        )
+        scales = None
+        if code is not None:
+            (k, k_scale), (v, v_scale) = quantize(k, code), quantize(v, code)
+            scales = KVScales(k_scale, v_scale)
+        return lambda: decode_attention.decode_attention(q, k, v, table, out, None, shape, work, q_pos, new, scales)
 
-    k, v = (
-        torch.randn(layers, pages, shape.kv_heads, page_size, dim, device="cuda", dtype=dtype)
-        for dim in (shape.dim, shape.v_dim)
-    )
-    seconds = measure([launch(k[layer], v[layer]) for layer in range(layers)])
+    seconds = measure([launch() for _ in range(layers)])
     return seconds, bytes_per_layer / seconds / 1e9
 
 
@@ -271,6 +284,16 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name:<6} {rows:>4} " + "".join(f"{s * 1e6:>9.1f} ({g:>6,.0f})" for s, g in cells), flush=True)
         seconds, rate = decode_case(shape, 64, 2176, dtype, shared=2048)
         print(f"{name:<6} 64 rows of 2,176 tokens that share 2,048: {seconds * 1e6:.1f} ({rate:,.0f})", flush=True)
+
+    print(f"\nthe same over 8-bit pages: microseconds (GB/s, times as fast as {dtype})")
+    for name, shape, _, _ in shapes:
+        for rows, context in ((1, 32768), (8, 512), (64, 2176), (8, 32768)):
+            plain, _ = decode_case(shape, rows, context, dtype)
+            line = f"{name:<6} {rows:>4} x {context:<7,} {plain * 1e6:>9.1f}"
+            for label, code in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
+                seconds, rate = decode_case(shape, rows, context, dtype, code=code)
+                line += f"   {label} {seconds * 1e6:>9.1f} ({rate:>6,.0f}, {plain / seconds:.2f})"
+            print(line, flush=True)
 
     print(f"\nprefill attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (TFLOP/s) paged, then dense")
     for name, shape, _, _ in shapes:
