@@ -38,7 +38,10 @@ export class Row {
   }
 
   update(chat, current, found) {
+    const isDrawn = this.chat === chat && this.current === current && this.found === null && found === null;
+    if (isDrawn) return;
     this.chat = chat;
+    this.current = current;
     this.found = found;
     const name = chat.title || t("chats.untitled");
     fill(this.title, name, found?.wanted);

@@ -22,6 +22,7 @@ export class ChatList {
     this.heads = new Map(); // heading elements by group
     this.current = null;
     this.limit = ROWS_AT_ONCE;
+    this.isCut = false; // there is more than is drawn
     this.drawing = false;
     this.folded = new Set(JSON.parse(localStorage.getItem(FOLDED_KEY) ?? "[]"));
     this.found = null; // {text, hits: Map of id to {message, snippet}} as the server says
@@ -38,7 +39,7 @@ export class ChatList {
     this.list = h("div", { class: "rows", role: "list", "aria-label": t("chats") });
     this.end = h("div", { class: "rows-end" });
     new IntersectionObserver(([entry]) => {
-      if (!entry.isIntersecting || this.limit >= this.chats.size) return;
+      if (!entry.isIntersecting || !this.isCut) return;
       this.limit += ROWS_AT_ONCE;
       this.draw();
     }).observe(this.end);
@@ -158,8 +159,9 @@ export class ChatList {
     if (this.wanted) return [{ name: null, title: null, chats: this.hits() }];
     const groups = new Map([["temporary", []], ["pinned", []]]);
     for (const folder of this.folders) groups.set(`folder:${folder}`, []);
+    const today = new Date().setHours(0, 0, 0, 0);
     for (const chat of [...this.chats.values()].sort(newest)) {
-      const name = groupOf(chat);
+      const name = groupOf(chat, today);
       if (!groups.has(name)) groups.set(name, []);
       groups.get(name).push(chat);
     }
@@ -181,13 +183,18 @@ export class ChatList {
   drawNow() {
     const nodes = [];
     let left = this.limit;
+    this.isCut = false;
     for (const { name, title, chats } of this.sections()) {
-      if (left <= 0) break;
+      if (left <= 0) {
+        this.isCut = true;
+        break;
+      }
       const folded = this.folded.has(name);
       if (title !== null) nodes.push(this.head(name, title, folded));
       if (folded) continue;
       for (const chat of chats.slice(0, left)) nodes.push(this.row(chat));
       left -= chats.length;
+      this.isCut = left < 0;
     }
     if (!nodes.length) {
       const waits = this.wanted && this.found?.text !== this.wanted;
@@ -241,11 +248,11 @@ function unpack([id, title, updated, writing, pinned, folder, tags, model]) {
 
 const newest = (a, b) => b.updated - a.updated;
 
-function groupOf(chat) {
+/** `today`: when it began, in ms. */
+function groupOf(chat, today) {
   if (chat.temporary) return "temporary";
   if (chat.pinned) return "pinned";
   if (chat.folder) return `folder:${chat.folder}`;
-  const today = new Date().setHours(0, 0, 0, 0);
   const at = chat.updated * 1000;
   if (at >= today) return "today";
   if (at >= today - DAY_MS) return "yesterday";

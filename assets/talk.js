@@ -16,6 +16,7 @@ class Chat {
     this.actions = actions;
     this.turns = [];
     this.known = false; // the server's picture has come
+    this.marked = undefined; // the turn that is drawn as the last one
     this.scroll = null; // where the reader left it; null: at the end
     this.earlier = h("button", { type: "button", class: "plain earlier", hidden: true }, t("turn.earlier"));
     this.earlier.onclick = () => actions.earlier(this.id);
@@ -82,7 +83,10 @@ class Chat {
   }
 
   markLast() {
-    for (const turn of this.turns) turn.element.classList.toggle("last", turn === this.last);
+    if (this.marked === this.last) return;
+    this.marked?.element.classList.remove("last");
+    this.marked = this.last;
+    this.marked?.element.classList.add("last");
   }
 
   /** Where turns stand among their versions. */
