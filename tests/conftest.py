@@ -53,6 +53,23 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+HERE = Path(__file__).parent
+LONGEST = ("kernels/test_compile.py", "browser", "kernels/test_interpreted.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests last: Playwright's event loop stays with the thread, and asyncio.run refuses a second one there."""
-    items.sort(key=lambda item: "browser" in item.path.relative_to(Path(__file__).parent).parts)
+    """In one process the browser's tests come last. Shared by several, the longest come first, and what has a fixture
+    in common, a file or the browser, stays together."""
+    is_shared = "PYTEST_XDIST_WORKER" in os.environ
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    if is_shared:
+        items.sort(key=lambda item: (*LONGEST, _group(item)).index(_group(item)))
+    else:
+        items.sort(key=lambda item: _group(item) == "browser")
+
+
+def _group(item: pytest.Item) -> str:
+    place = item.path.relative_to(HERE)
+    return place.parts[0] if place.parts[0] == "browser" else place.as_posix()
