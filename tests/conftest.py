@@ -61,13 +61,12 @@ LONGEST = ("kernels/test_compile.py", "browser", "kernels/test_interpreted.py")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In one process the browser's tests come last. Shared by several, the longest come first, and what has a fixture
     in common, a file or the browser, stays together."""
-    is_shared = "PYTEST_XDIST_WORKER" in os.environ
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        items.sort(key=lambda item: _group(item) == "browser")
+        return
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
-    if is_shared:
-        items.sort(key=lambda item: (*LONGEST, _group(item)).index(_group(item)))
-    else:
-        items.sort(key=lambda item: _group(item) == "browser")
+    items.sort(key=lambda item: (*LONGEST, _group(item)).index(_group(item)))
 
 
 def _group(item: pytest.Item) -> str:
