@@ -80,6 +80,9 @@ def store_tile(
     outs,
     parts,
     eps,
+    first,
+    block,
+    blocks,
     SIZE: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -90,10 +93,10 @@ def store_tile(
     ACT: tl.constexpr,
     BEST: tl.constexpr,
 ):
-    """The same for a tile of sums y and u [BLOCK_T, BLOCK_N]. PARTS > 0 adds up squares [rows, parts] for the norm.
-    NEXT also writes next_x = out * next_norm and next_squares [rows, programs]."""
+    """The same for the outputs from `first` on, the block-th of so many blocks, and the program's rows: sums y and u
+    [BLOCK_T, BLOCK_N]. PARTS > 0 adds up squares [rows, parts] for the norm. NEXT also writes next_x = out * next_norm
+    and next_squares [rows, blocks]; BEST [rows, blocks] values and indices."""
     GATED: tl.constexpr = ACT >= 0
-    first = tl.program_id(0) * BLOCK_N
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = first + tl.arange(0, BLOCK_N)
     out_at = t[:, None] * outs + n[None, :]
@@ -121,7 +124,7 @@ def store_tile(
         broken = tl.max((y != y).to(tl.int32), 1)
         y = tl.where(y == y, y, float("-inf"))
         best, index = tl.max(y, 1, return_indices=True, return_indices_tie_break_left=True)
-        at = t * tl.num_programs(0) + tl.program_id(0)
+        at = t * blocks + block
         tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best), mask=t < rows)
         tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1), mask=t < rows)
     else:
@@ -131,5 +134,4 @@ def store_tile(
             wide = tl.where(valid, rounded.to(tl.float32), 0.0)
             scale = tl.load(next_norm_ptr + n, mask=n < outs, other=0.0).to(tl.float32)
             tl.store(next_x_ptr + out_at, (wide * scale[None, :]).to(next_x_ptr.dtype.element_ty), mask=valid)
-            at = t * tl.num_programs(0) + tl.program_id(0)
-            tl.store(next_squares_ptr + at, tl.sum(wide * wide, 1), mask=t < rows)
+            tl.store(next_squares_ptr + t * blocks + block, tl.sum(wide * wide, 1), mask=t < rows)

@@ -83,7 +83,8 @@ def tile_kernel(
             up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + n, mask=n < outs, other=0.0), CODE)
     if EARLY:
         if FIRST > 0:
-            lines = row[:, None] * SIZE + tl.minimum(tl.arange(0, FIRST // 64) * 64, SIZE - 1)[None, :]
+            PER_LINE: tl.constexpr = 64 if CODE == 0 else 128
+            lines = row[:, None] * SIZE + tl.minimum(tl.arange(0, FIRST // PER_LINE) * PER_LINE, SIZE - 1)[None, :]
             prefetch_lines(weight_ptr + lines)
             if GATED:
                 prefetch_lines(weight_ptr + up_offset + lines)
@@ -124,6 +125,7 @@ def tile_kernel(
             u *= up_code_scale[None, :]
     store_tile(
         y, u, squares_ptr, bias if BIAS else y, up_bias if BIAS and GATED else y, residual if RESIDUAL else y,
-        out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr, rows, outs, parts, eps,
+        out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
+        rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
         SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
     )  # fmt: skip

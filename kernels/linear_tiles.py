@@ -19,7 +19,8 @@ class GemvTile:
 @dataclass(frozen=True, slots=True)
 class DotTile:
     """A launch of `tile_kernel` or `quant_tile_kernel`: rows padded to `block_t`, `slices` neighbouring input blocks a
-    turn, `first` weights of each output asked for before the input is waited for."""
+    turn, `first` weights of each output asked for before the input is waited for. Of 4-bit codes, a program computes
+    `tiles` blocks of outputs, and `block_k` is always 128."""
 
     block_t: int
     block_n: int
@@ -28,3 +29,4 @@ class DotTile:
     warps: int
     slices: int = 1
     first: int = 0
+    tiles: int = 1

@@ -63,10 +63,10 @@ def launch_four_bit(
         )  # fmt: skip
         return
     parts = around["parts"]
-    quant_tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t))](
+    quant_tile_kernel[(triton.cdiv(outs, tile.block_n * tile.tiles), triton.cdiv(rows, tile.block_t))](
         x, around["squares"], weight.codes, weight.scale, zero_or_x, bias, residual, out, ids,
         around["next_norm"], around["next_x"], around["next_squares"], rows, outs, parts, around["eps"],
-        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices,
+        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices, TILES=tile.tiles, FIRST=tile.first,
         PARTS=triton.next_power_of_2(parts) if parts else 0, NEXT=around["next"], ASM=x.device.type != "cpu",
         **codes, **options,
     )  # fmt: skip

@@ -113,8 +113,8 @@ def skinny_linear_add(
         tile = _tile_for(x, weight, outs, False)
     normed = None
     if next_norm is not None and isinstance(tile, DotTile):
-        programs = triton.cdiv(outs, tile.block_n)
-        squares = torch.empty((rows, programs), dtype=torch.float32, device=x.device)
+        blocks = triton.cdiv(outs, tile.block_n * tile.tiles) * tile.tiles
+        squares = torch.empty((rows, blocks), dtype=torch.float32, device=x.device)
         normed = Normed(torch.empty_like(stream), squares)
     launch(x, weight, bias, stream, stream, tile, next_norm=next_norm, normed=normed)
     return normed
