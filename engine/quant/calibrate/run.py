@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from octavo.engine.errors import CheckpointError, UnsupportedModelError
+from octavo.engine.errors import CheckpointError, OctavoError, UnsupportedModelError
 from octavo.engine.load.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.load.packed.checkpoint import PackedCheckpoint
 from octavo.engine.load.rounded_cache import fingerprint
@@ -261,17 +261,25 @@ class _Run:
             yield name, tensor
 
     def measure(self) -> None:
-        """The perplexity of both models on the text that was held back."""
+        """The perplexity of both models on the text that was held back; a model that cannot be loaded goes without."""
         ids = list(self.text.held_out[: self.job.eval_tokens])
         if len(ids) < 2:
             return
-        found = self.progress.perplexity
+        progress = self.progress
+        mark = hashlib.sha256(repr(ids).encode()).hexdigest()
+        if progress.measured_on != mark:
+            progress.perplexity, progress.measured_on = {"tokens": len(ids)}, mark
         for which, path in (("before", self.job.model), ("after", self.state.model)):
-            if which not in found:
-                self.say(f"measuring the perplexity {which} on {len(ids):,} tokens")
-                found[which] = measure(path, ids, device=self.job.device, dtype=self.job.dtype)
-                found["tokens"] = len(ids)
-                self.state.save(self.progress)
+            if which in progress.perplexity:
+                continue
+            self.say(f"measuring the perplexity {which} on {len(ids):,} tokens")
+            try:
+                found = measure(path, ids, device=self.job.device, dtype=self.job.dtype)
+            except OctavoError as error:
+                self.say(f"The perplexity could not be measured: {error}")
+                return
+            progress.perplexity[which] = found
+            self.state.save(progress)
 
     def report(self) -> Report:
         """What was done and what it cost."""
@@ -283,7 +291,7 @@ class _Run:
             tokens=self.text.windows.numel(),
             window=self.text.windows.shape[1],
             layers=tuple(self.progress.layers),
-            perplexity=dict(self.progress.perplexity),
+            perplexity=dict(self.progress.perplexity) if "after" in self.progress.perplexity else {},
             bytes_before=self.bytes_before,
             bytes_after=self.bytes_after,
         )

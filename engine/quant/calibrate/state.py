@@ -32,6 +32,7 @@ class Progress:
     key: str
     layers: list[dict[str, Any]] = field(default_factory=list)  # what the report says of each finished layer
     perplexity: dict[str, float] = field(default_factory=dict)
+    measured_on: str = ""  # tells the text apart on which it was measured
 
 
 class StateFolder:
@@ -39,7 +40,7 @@ class StateFolder:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.folder = out.with_name(f"{out.name}{_SUFFIX}")
+        self.folder = out.parent / f"{out.name}{_SUFFIX}"
         self.model = self.folder / "model"
 
     def exists(self) -> bool:

@@ -112,7 +112,7 @@ def test_windows_are_spread_over_the_text_and_the_last_tenth_is_held_back() -> N
     assert cut.held_out == tuple(range(10_000, 11_000))
     other = cut_text(Letters(), text, "a text", 1024, 256, "measure")  # type: ignore[arg-type]
     assert len(other.held_out) == 7
-    assert other.digest != cut.digest
+    assert len(other.windows) == 4
 
 
 def test_too_little_text_is_refused_with_the_numbers() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.engine.errors import UnsupportedModelError
+from octavo.engine.errors import MemoryExhaustedError, UnsupportedModelError
 from octavo.engine.load.checkpoint import open_checkpoint
 from octavo.engine.model.build import build_model
 from octavo.engine.quant.calibrate import run as runs
@@ -211,6 +211,20 @@ def test_perplexity_is_measured_on_text_that_was_held_back(job: MakeJob) -> None
     assert after == pytest.approx(before, rel=0.05)
     own = quantize(job("rtn", bits=8, out="own", evaluate="Fog. " * 30, eval_tokens=100), silent)
     assert own.perplexity["before"] != before
+
+
+def test_a_model_that_cannot_be_loaded_whole_is_written_without_its_perplexity(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*arguments: Any, **options: Any) -> float:
+        raise MemoryExhaustedError("The model does not fit.")
+
+    monkeypatch.setattr(runs, "measure", too_large)
+    said: list[str] = []
+    wish = job("rtn", eval_tokens=100)
+    report = quantize(wish, said.append)
+    assert said[-1] == "The perplexity could not be measured: The model does not fit."
+    assert (report.perplexity, report.as_json()["perplexity"], wish.out.is_dir()) == ({}, None, True)
 
 
 def test_a_tied_head_and_biases_are_kept(job: MakeJob, make_model: Callable[..., Path]) -> None:
