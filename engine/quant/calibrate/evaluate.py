@@ -13,13 +13,16 @@ from octavo.engine.perplexity import WINDOW, perplexity
 from octavo.engine.quant import PACKED
 
 
-def measure(path: Path, token_ids: Sequence[int], *, device: str = "auto", dtype: str = "auto") -> float:
-    """Loads the model, its weights as they are stored, and closes it again. Raises what loading raises."""
+def measure(
+    path: Path, token_ids: Sequence[int], *, packed: bool = False, device: str = "auto", dtype: str = "auto"
+) -> float:
+    """Loads the model and closes it again. Raises what loading raises. Weights may be expanded, which is faster, unless
+    `packed`: activations are rounded only beside weights that stay as they are stored."""
     config = EngineConfig(
         device=device,
         dtype=dtype,
         cpu_threads=torch.get_num_threads(),
-        quantization=PACKED,
+        quantization=PACKED if packed else "none",
         context_length=WINDOW + 1,
         prefill_chunk=WINDOW,
         prefix_sharing=False,

@@ -274,7 +274,8 @@ class _Run:
                 continue
             self.say(f"measuring the perplexity {which} on {len(ids):,} tokens")
             try:
-                found = measure(path, ids, device=self.job.device, dtype=self.job.dtype)
+                packed = which == "after" and rounded_activations(self.settings)
+                found = measure(path, ids, packed=packed, device=self.job.device, dtype=self.job.dtype)
             except OctavoError as error:
                 self.say(f"The perplexity could not be measured: {error}")
                 return
