@@ -4,7 +4,8 @@ The public functions are called with tensors that have no storage, as on a devic
 they would have launched is recorded and compiled with those very arguments, so the tiles checked are the tiles chosen
 at run time. A kernel that does not compile, or asks for more shared memory than a block of that generation may have,
 is reported and makes the exit code 1. Without `--full`, each generation gets every kernel in its natural 16-bit type
-and the common head size; the other types and head sizes are spread over the generations.
+and the common head size; the other types and head sizes are spread over the generations. What several generations
+launch alike is compiled for the first and the last of them, and for those that have instructions of their own for it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ TARGETS = {
     120: DeviceTraits(120, 170, 101376),
 }
 
+OWN_PRODUCTS = (90, 100)  # wgmma and tcgen05; all others have the mma of 8.0, and 7.5 that of its own first generation
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -85,7 +88,10 @@ class Report:
 
 def compile_all(targets: list[int], workers: int, full: bool = False) -> Iterator[Report]:
     """Compiles all launches of all targets in `workers` processes, yielding reports as they come."""
-    jobs = [(target, launch) for target in targets for launch in record(target, full)]
+    recorded = {target: record(target, full) for target in targets}
+    jobs = [(target, launch) for target in targets for launch in recorded[target]]
+    if not full:
+        jobs = spread(recorded)
     jobs.sort(key=lambda job: job[1].kernel != "prefill_kernel")  # the slowest first
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(_compile, job) for job in jobs]):
@@ -98,6 +104,33 @@ def record(target: int, full: bool = False) -> list[Launch]:
     with as_device(TARGETS[target]), _recording(launches):
         _exercise(target, full)
     return list(launches)
+
+
+def spread(recorded: dict[int, list[Launch]]) -> list[tuple[int, Launch]]:
+    """The (generation, launch) pairs to compile: of equal launches only those that may become other code."""
+    where: dict[Launch, list[int]] = {}
+    for target in sorted(recorded):
+        for launch in recorded[target]:
+            where.setdefault(launch, []).append(target)
+    return [
+        (target, launch)
+        for launch, targets in where.items()
+        for target in targets
+        if target in (targets[0], targets[-1]) or (target in OWN_PRODUCTS and _multiplies(_function(launch)))
+    ]
+
+
+def _function(launch: Launch) -> JITFunction:
+    module = sys.modules.get(launch.module) or __import__(launch.module, fromlist=["_"])
+    return getattr(module, launch.kernel)
+
+
+def _multiplies(kernel: JITFunction) -> bool:
+    """Whether a kernel, or one that it calls, multiplies matrices."""
+    if "tl.dot" in kernel.src:
+        return True
+    called = (kernel.fn.__globals__.get(name) for name in kernel.fn.__code__.co_names)
+    return any(isinstance(other, JITFunction) and other is not kernel and _multiplies(other) for other in called)
 
 
 def _exercise(target: int, full: bool) -> None:
@@ -119,6 +152,7 @@ def _exercise(target: int, full: bool) -> None:
         for dtype in others:
             _small_operations(dtype)
             _attention(traits, dtype, _shape(64), full)
+        _attention(traits, torch.float32, _shape(64), full, code=torch.int8)
     for dim in (64, 80, 96, 256) if full else _SPREAD.get(target, ()):
         _attention(traits, native, _shape(dim), full)
     if full or target == 120:  # paging off, window and soft-cap, on a generation with little shared memory
@@ -312,9 +346,8 @@ _TYPE_NAMES = {
 def _compile(job: tuple[int, Launch]) -> Report:
     target, launch = job
     began = time.perf_counter()
-    kernel = getattr(sys.modules.get(launch.module) or __import__(launch.module, fromlist=["_"]), launch.kernel)
     source = ASTSource(
-        fn=kernel,
+        fn=_function(launch),
         signature=dict(launch.signature),
         constexprs=dict(launch.constants),
         attrs={(index,): [["tt.divisibility", 16]] for index in launch.divisible},

@@ -23,11 +23,20 @@ def test_every_kernel_compiles_for_every_generation(tmp_path):
         int(target): (int(variants), int(kernels))
         for target, variants, kernels in re.findall(r"sm_(\d+): (\d+) variants of (\d+) kernels compiled", done.stdout)
     }
-    recorded = {target: {launch.kernel for launch in compile_all.record(target)} for target in compile_all.TARGETS}
-    assert {target: kernels for target, (_, kernels) in counts.items()} == {
-        target: len(names) for target, names in recorded.items()
+    launches = {target: compile_all.record(target) for target in compile_all.TARGETS}
+    recorded = {target: {launch.kernel for launch in own} for target, own in launches.items()}
+    jobs = compile_all.spread(launches)
+    assert counts == {
+        target: (len(own), len({launch.kernel for launch in own}))
+        for target in launches
+        for own in [[launch for on, launch in jobs if on == target]]
     }
     assert set(counts) == {75, 80, 86, 89, 90, 100, 120}
+    assert {launch for _, launch in jobs} == {launch for own in launches.values() for launch in own}
+    products = {"decode_kernel", "prefill_kernel", "prefix_kernel", "dense_kernel", "tile_kernel"}
+    for target in (90, 100):  # their products have instructions of their own
+        alike = {launch for launch in launches[target] if launch.kernel in products}
+        assert alike <= {launch for on, launch in jobs if on == target}
     assert recorded[75] >= {"decode_kernel", "_rope_write_kernel", "_row_kernel"}  # longer pieces go to torch there
     assert recorded[80] - recorded[75] >= {"prefill_kernel", "prefix_kernel"}
     assert recorded[90] - recorded[89] >= {"dense_kernel"}  # needs the tensor memory accelerator
