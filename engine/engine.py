@@ -199,9 +199,10 @@ class Engine:
             self._inbox.append(lambda: self._core.abort(request_id))
             self._news.notify()
 
-    def guess_with(self, drafter: Drafter | None, longest: int) -> None:
-        """From the next step on, lets `drafter` guess up to `longest` tokens of each reply. For measuring."""
-        speculator = None if drafter is None else Speculator(drafter, longest)
+    def guess_with(self, drafter: Drafter | None, longest: int, *, always: bool = False) -> None:
+        """From the next step on, lets `drafter` guess up to `longest` tokens of each reply, or with `always` so many
+        whether it pays or not. For measuring."""
+        speculator = None if drafter is None else Speculator(drafter, longest, always=always)
         with self._news:
             self._inbox.append(lambda: self._core.guess_with(speculator))
             self._news.notify()

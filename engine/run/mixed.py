@@ -197,7 +197,10 @@ class MixedGraphs:
         """Starts a step with guesses, every token of it in a decode place of its own."""
         count = plan.num_tokens
         bucket = Bucket(bucket_of(count, count), 0, 0, check=True)
-        captured = self._find(bucket, kind)
+        if (bucket, kind) not in self._captured and len(self._captured) < MOST_GRAPHS:
+            # at once: nothing else is under way, and checks without a graph are so slow that none would follow
+            self._captured[bucket, kind] = self._capture(bucket, kind)
+        captured = self._captured.get((bucket, kind))
         if captured is None:
             return None
         buffers, size = self._buffers[bucket], self._cache.page_size

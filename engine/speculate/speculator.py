@@ -16,12 +16,13 @@ MEMORY = 0.9
 class Speculator:
     """One engine's speculation: a drafter, a window for every request, and the measured cost of a wider step.
 
-    `longest`: guesses a request gets at most.
+    `longest`: guesses a request gets at most, or with `always` every time.
     """
 
-    def __init__(self, drafter: Drafter, longest: int, most_rows: int = MOST_ROWS) -> None:
+    def __init__(self, drafter: Drafter, longest: int, most_rows: int = MOST_ROWS, *, always: bool = False) -> None:
         self.drafter = drafter
         self.longest = longest
+        self._always = always
         self._most_rows = most_rows
         self._windows: dict[str, Window] = {}
         self._plain_s: float | None = None
@@ -62,6 +63,8 @@ class Speculator:
         room = request.limit - len(request.tokens) - 1  # the step's own token comes after the guesses
         if not request.num_generated or room <= 0:
             return 0
+        if self._always:
+            return min(room, self.longest)
         return min(room, self._window(request).size(self.longest, len(request.tokens), self._cost))
 
     def _window(self, request: Request) -> Window:
