@@ -404,9 +404,9 @@ def decode_kernel(
             k = tl.load(k_tile, mask=seen[:, None] & (col_d < DIM)[None, :], other=0)
             v = tl.load(v_tile, mask=seen[:, None] & (col_v < V_DIM)[None, :], other=0)
             if KV:
-                at_scale = page * SCALE_STRIDE + offset
-                scores = tl.sum(decode(k, KV) * vector, 1) * tl.load(k_scale_base + at_scale, mask=seen, other=0.0)
-                values = decode(v, KV) * tl.load(v_scale_base + at_scale, mask=seen, other=0.0)[:, None]
+                scale_at = page * SCALE_STRIDE + offset
+                scores = tl.sum(decode(k, KV) * vector, 1) * tl.load(k_scale_base + scale_at, mask=seen, other=0.0)
+                values = decode(v, KV) * tl.load(v_scale_base + scale_at, mask=seen, other=0.0)[:, None]
             else:
                 scores = tl.sum(k.to(tl.float32) * vector, 1)
                 values = v.to(tl.float32)
