@@ -13,6 +13,7 @@ from octavo.engine.model.few_rows import FewRows
 from octavo.engine.model.ops import Ops
 from octavo.engine.model.parameters import Weights
 from octavo.engine.quant.base import WeightRef
+from octavo.engine.quant.plain import PlainFormat
 from octavo.kernels import activation, rms_norm, rope
 
 
@@ -110,7 +111,16 @@ class TritonOps(Ops):
         return None, hidden
 
     def head(self, ref: WeightRef, hidden: Tensor) -> Tensor:
-        return self._few.scores(ref, hidden) if self._few.takes(hidden, ref) else super().head(ref, hidden)
+        if self._few.takes(hidden, ref):
+            return self._few.scores(ref, hidden)
+        if isinstance(ref.format, PlainFormat) and hidden.is_cuda and hidden.itemsize == 2:
+            packed = ref.acquire()
+            scores = torch.mm(hidden, packed.weight.t(), out_dtype=torch.float32)  # not rounded to 16 bit on the way
+            if packed.bias is not None:
+                scores.add_(packed.bias)
+            ref.release()
+            return scores
+        return super().head(ref, hidden)
 
     def greedy(self, ref: WeightRef, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
         return self._few.greedy(ref, hidden) if self._few.takes(hidden, ref) else None
