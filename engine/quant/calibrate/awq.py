@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from octavo.engine.quant.calibrate.grid import Grid
+from octavo.engine.quant.calibrate.grid import SHARES, Grid
 
 ALPHAS = tuple(step / 20 for step in range(20))
-SHARES = tuple(1 - step / 20 for step in range(10))
 _LEAST = 1e-4
 _CHUNK = 1 << 24  # numbers of a weight whose candidates are tried at a time
 

@@ -1,7 +1,8 @@
 """GPTQ (Frantar et al. 2023, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers").
 
 Columns are rounded one after the other, and each one's error is made up for by those still to come, as the inverse of
-H = X^T X says (the paper's algorithm 1: Cholesky form, lazy updates by blocks).
+H = X^T X says (the paper's algorithm 1: Cholesky form, lazy updates by blocks). Ranges are those with the smallest
+squared error where each column counts as much as H's diagonal says.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def gptq(weight: Tensor, gram: Tensor, grid: Grid, *, act_order: bool = True, da
     todo[:, gram.diagonal()[order] == 0] = 0.0
     in_dim = weight.shape[1]
     size = grid.size(in_dim)
-    scale, zero = grid.fit(weight.unflatten(1, (-1, size)))
+    loudness = gram.diagonal().unflatten(0, (-1, size))
+    scale, zero = grid.fit_weighted(weight.unflatten(1, (-1, size)), loudness)
     codes = torch.empty_like(todo)
     group_of = (order // size).tolist()
     for begin in range(0, in_dim, BLOCK):
@@ -41,7 +43,7 @@ def gptq(weight: Tensor, gram: Tensor, grid: Grid, *, act_order: bool = True, da
         for i in range(end - begin):
             column, group = block[:, i], group_of[begin + i]
             if not act_order and size < in_dim and (begin + i) % size == 0:
-                scale[:, group], zero[:, group] = grid.fit(block[:, i : i + size])
+                scale[:, group], zero[:, group] = grid.fit_weighted(block[:, i : i + size], loudness[group])
             code = grid.encode(column, scale[:, group], zero[:, group])
             codes[:, begin + i] = code
             errors[:, i] = (column - (code - zero[:, group]) * scale[:, group]) / corner[i, i]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+SHARES = tuple(1 - step / 20 for step in range(10))  # of a group's range that are tried
+
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
@@ -65,6 +67,21 @@ class Grid:
         if self.symmetric:
             return scale, torch.full_like(scale, self.middle)
         return scale, (-low * share / scale).round_().clamp_(0, self.largest)
+
+    def fit_weighted(self, groups: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
+        """`fit` with that share of each group's range [..., size] which gives the smallest sum of squared errors times
+        importance, which spreads over the groups."""
+        scale, zero = self.fit(groups)
+        least = torch.full_like(scale, float("inf"))
+        for share in SHARES:
+            tried, shifted = self.fit(groups, share)
+            steps, zeros = tried.unsqueeze(-1), shifted.unsqueeze(-1)
+            difference = self.encode(groups, steps, zeros).sub_(zeros).mul_(steps).sub_(groups)
+            error = difference.square_().mul_(importance).sum(-1)
+            better = error < least
+            scale, zero = torch.where(better, tried, scale), torch.where(better, shifted, zero)
+            least = torch.where(better, error, least)
+        return scale, zero
 
     def encode(self, numbers: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
         """float32 codes of numbers; scales and zero points of a shape that spreads over them."""

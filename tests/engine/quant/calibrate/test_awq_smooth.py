@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.engine.quant.calibrate.awq import ALPHAS, SHARES, search_scales, search_shares
-from octavo.engine.quant.calibrate.grid import Grid
+from octavo.engine.quant.calibrate.awq import ALPHAS, search_scales, search_shares
+from octavo.engine.quant.calibrate.grid import SHARES, Grid
 from octavo.engine.quant.calibrate.methods import round_activations
 from octavo.engine.quant.calibrate.smooth import smooth_scales
 
@@ -105,3 +105,18 @@ def test_a_grid_holds_its_ends_and_zero_and_uses_every_code() -> None:
     assert Grid(4, 4, True, torch.float32).nearest(torch.zeros(1, 4)).decode().tolist() == [[0.0] * 4]
     half = Grid(4, 4, True, torch.float16).nearest(numbers)
     assert torch.equal(half.scale, half.scale.half().float())
+
+
+def test_weighted_ranges_are_the_best_of_those_that_are_tried(problem: Problem) -> None:
+    weight, x = problem
+    groups, importance = weight.unflatten(1, (-1, 64)), x.square().sum(0).unflatten(0, (-1, 64))
+
+    def lost(scale: Tensor, zero: Tensor) -> Tensor:
+        scale, zero = scale.unsqueeze(-1), zero.unsqueeze(-1)
+        found = (GRID.encode(groups, scale, zero) - zero) * scale
+        return ((found - groups).square() * importance).sum(-1)
+
+    found = lost(*GRID.fit_weighted(groups, importance))
+    best = torch.stack([lost(*GRID.fit(groups, share)) for share in SHARES]).amin(0)
+    torch.testing.assert_close(found, best)
+    assert float(found.sum()) < 0.5 * float(lost(*GRID.fit(groups)).sum())

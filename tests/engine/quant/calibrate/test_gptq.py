@@ -28,7 +28,8 @@ def by_definition(weight: Tensor, gram: Tensor, grid: Grid) -> Tensor:
     out = torch.empty_like(todo)
     for column in range(weight.shape[1]):
         if column % size == 0:
-            scale, zero = grid.fit(todo[:, column : column + size].float())
+            loudness = gram.diagonal()[column : column + size]
+            scale, zero = grid.fit_weighted(todo[:, column : column + size].float(), loudness)
         code = grid.encode(todo[:, column].float(), scale, zero)
         out[:, column] = ((code - zero) * scale).double()
         lost = (todo[:, column] - out[:, column]) / inverse[column, column]
