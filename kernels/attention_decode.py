@@ -27,7 +27,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.attention_codes import attend_pages
 from octavo.kernels.attention_rope import load_rotated
-from octavo.kernels.attention_tile import prefetch_rows, softcapped, tile_offsets, tile_pages
+from octavo.kernels.attention_tile import aligned, prefetch_rows, softcapped, tile_offsets, tile_pages
 from octavo.kernels.kv_codes import decode, pairs, rounded
 
 # Fields of a schedule entry, int32 each: row (-1: nothing to do), keys lo .. hi, first key that may be read, number of
@@ -319,10 +319,10 @@ def decode_kernel(
             if DIM * SIZE % 16 == 0 and V_DIM * SIZE % 16 == 0:
                 prefetch_rows(k_base + page * k_page_stride + offset * k_slot_stride, DIM * SIZE)
                 prefetch_rows(v_base + page * v_page_stride + offset * v_slot_stride, V_DIM * SIZE)
-            if KV:  # four scales at once
-                fourth = (page * SCALE_STRIDE + offset) // 4 * 4
-                prefetch_rows(k_scale_ptr + fourth, 16)
-                prefetch_rows(v_scale_ptr + fourth, 16)
+            if KV:  # the 16 bytes that a scale is in
+                scale_at = page * SCALE_STRIDE + offset
+                prefetch_rows(aligned(k_scale_base + scale_at), 16)
+                prefetch_rows(aligned(v_scale_base + scale_at), 16)
         gdc_wait()
         gdc_launch_dependents()
 
@@ -404,9 +404,9 @@ def decode_kernel(
             k = tl.load(k_tile, mask=seen[:, None] & (col_d < DIM)[None, :], other=0)
             v = tl.load(v_tile, mask=seen[:, None] & (col_v < V_DIM)[None, :], other=0)
             if KV:
-                scale_at = page * SCALE_STRIDE + offset
-                scores = tl.sum(decode(k, KV) * vector, 1) * tl.load(k_scale_base + scale_at, mask=seen, other=0.0)
-                values = decode(v, KV) * tl.load(v_scale_base + scale_at, mask=seen, other=0.0)[:, None]
+                scales_at = page * SCALE_STRIDE + offset
+                scores = tl.sum(decode(k, KV) * vector, 1) * tl.load(k_scale_base + scales_at, mask=seen, other=0.0)
+                values = decode(v, KV) * tl.load(v_scale_base + scales_at, mask=seen, other=0.0)[:, None]
             else:
                 scores = tl.sum(k.to(tl.float32) * vector, 1)
                 values = v.to(tl.float32)

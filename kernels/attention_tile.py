@@ -37,6 +37,12 @@ def tile_offsets(start, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def aligned(pointers):
+    """The multiples of 16 bytes at or before the pointers."""
+    return (pointers.to(tl.int64) & -16).to(pointers.dtype)
+
+
+@triton.jit
 def prefetch_rows(pointers, SIZE_BYTES: tl.constexpr):
     """Asks for SIZE_BYTES, a multiple of 16, at each of the aligned pointers to be brought into L2, without waiting;
     compute capability 9.0 and newer."""
