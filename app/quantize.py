@@ -82,7 +82,7 @@ def quantize_command(
 
     from octavo.app.library import resolve_model
     from octavo.engine.quant.calibrate.errors import QuantizeError
-    from octavo.engine.quant.calibrate.run import Job
+    from octavo.engine.quant.calibrate.run import Job, check_place
     from octavo.engine.quant.calibrate.settings import Settings
     from octavo.engine.quant.calibrate.text import read_text
     from octavo.engine.run.resolve import DTYPES, resolve_threads
@@ -96,14 +96,17 @@ def quantize_command(
             f"{method} needs a text to calibrate with.",
             remedy="Add --calibration FILE: some hundred kilobytes of text like what the model will be used for.",
         )
+    text, measured = read_text(calibration), read_text(evaluate) if evaluate is not None else None
+    out = out.expanduser().absolute()
+    check_place(out, resume)  # before anything is fetched
     job = Job(
-        model=resolve_model(model, folders=values.folders, revision=values.revision),
-        out=out.expanduser().absolute(),
+        model=resolve_model(model, folders=values.folders, revision=values.revision, progress=_Fetching()),
+        out=out,
         settings=settings,
-        text=read_text(calibration),
+        text=text,
         text_name=calibration.name if calibration is not None else "the documentation that Python ships",
         tokens=tokens,
-        evaluate=read_text(evaluate) if evaluate is not None else None,
+        evaluate=measured,
         eval_tokens=eval_tokens,
         device=values.device,
         dtype=dtype,
@@ -132,6 +135,19 @@ def _run(job: Job) -> None:
     for line in report.lines():
         print(line)
     print(job.out)
+
+
+class _Fetching:
+    """A line for every tenth of a model that has to be fetched first."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def __call__(self, stage: str, done: int, total: int, source: str) -> None:
+        tenth = done * 10 // max(total, 1)
+        if tenth != self._last:
+            self._last = tenth
+            _say(f"{stage} from {source}: {tenth * 10} % of {total / 2**20:.0f} MiB")
 
 
 def _say(line: str) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from octavo.engine.quant.calibrate.grid import SHARES, Grid
+from octavo.engine.quant.calibrate.grid import CHUNK, SHARES, Grid
 
 ALPHAS = tuple(step / 20 for step in range(20))
 _LEAST = 1e-4
-_CHUNK = 1 << 24  # numbers of a weight whose candidates are tried at a time
 
 
 def search_scales(
@@ -53,7 +52,7 @@ def search_shares(weight: Tensor, sample: Tensor, grid: Grid) -> Tensor:
     inputs = sample.unflatten(1, (-1, size)).transpose(0, 1)  # [groups, n, size]
     gram = inputs.transpose(1, 2) @ inputs
     best = torch.ones((rows, in_dim // size), device=weight.device)
-    step = max(1, _CHUNK // in_dim)
+    step = max(1, CHUNK // in_dim)
     for begin in range(0, rows, step):
         part = weight[begin : begin + step]
         least = torch.full((len(part), in_dim // size), float("inf"), device=weight.device)

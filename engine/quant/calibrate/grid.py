@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 SHARES = tuple(1 - step / 20 for step in range(10))  # of a group's range that are tried
+CHUNK = 1 << 24  # numbers of a weight that are tried at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,12 @@ class Grid:
         return scale, (-low * share / scale).round_().clamp_(0, self.largest)
 
     def fit_weighted(self, groups: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
-        """`fit` with that share of each group's range [..., size] which gives the smallest sum of squared errors times
-        importance, which spreads over the groups."""
+        """`fit` with that share of each group's range [rows, ..., size] which gives the smallest sum of squared errors
+        times importance, which spreads over the groups of a row."""
+        rows = max(1, CHUNK // groups[0].numel())
+        if len(groups) > rows:
+            scales, zeros = zip(*(self.fit_weighted(part, importance) for part in groups.split(rows)))
+            return torch.cat(scales), torch.cat(zeros)
         scale, zero = self.fit(groups)
         least = torch.full_like(scale, float("inf"))
         for share in SHARES:

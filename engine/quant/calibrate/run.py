@@ -69,7 +69,7 @@ def quantize(job: Job, say: Say) -> Report:
     """Writes the quantized model to `job.out`, telling each step. Raises QuantizeError and LoadError's kinds before
     anything is written, OSError for a disk that fails; what was done until then is kept for `resume`."""
     state = StateFolder(job.out)
-    _check_place(job, state)
+    check_place(job.out, job.resume)
     with open_checkpoint(job.model) as checkpoint, torch.inference_mode():
         run = _Run(job, checkpoint, state, say)
         run.layers()
@@ -81,13 +81,14 @@ def quantize(job: Job, say: Say) -> Report:
     return report
 
 
-def _check_place(job: Job, state: StateFolder) -> None:
-    out = job.out
+def check_place(out: Path, resume: bool) -> None:
+    """Raises QuantizeError if a run may not write to `out`."""
+    state = StateFolder(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise QuantizeError(f"{out} exists already.", remedy="Name a folder that does not, or remove it.")
     if not out.parent.is_dir():
         raise QuantizeError(f"There is no folder {out.parent}.", remedy="Make it first, or name another place.")
-    if state.exists() and not job.resume:
+    if state.exists() and not resume:
         raise QuantizeError(
             f"{state.folder} holds an unfinished run.", remedy="Add --resume to go on with it, or remove that folder."
         )

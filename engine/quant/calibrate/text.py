@@ -16,9 +16,7 @@ from octavo.engine.quant.calibrate.errors import QuantizeError
 from octavo.engine.text.tokenizer import Tokenizer
 
 WINDOW = 1024  # tokens that see each other
-TOKENS = 65_536
 LEAST_TOKENS = 1024
-EVAL_TOKENS = 16_384
 _HELD_BACK = 10  # one part in so many of the text is not calibrated with
 _MOST_BYTES = 64 << 20  # of a file: some ten million tokens
 
@@ -84,8 +82,8 @@ def cut_text(tokenizer: Tokenizer, text: str, name: str, tokens: int, length: in
         ids, held = ids[:at], ids[at:]
     if len(ids) < LEAST_TOKENS:
         raise QuantizeError(
-            f"{name} has {len(ids):,} tokens to calibrate with; at least {LEAST_TOKENS:,} are needed, and "
-            f"{TOKENS:,} are better.",
+            f"{name} has {len(ids):,} tokens to calibrate with; at least {LEAST_TOKENS:,} are needed, and {tokens:,} "
+            "were asked for.",
             remedy="Use a longer text.",
         )
     length = min(length, len(ids))

@@ -31,6 +31,12 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_command_is_in_the_help_and_names_its_choices(octavo: Octavo) -> None:
+    assert "quantize" in octavo("--help").out
+    text = octavo("quantize", "--help").out
+    assert all(name in text for name in ("awq", "gptq", "smoothquant", "rtn", "--calibration", "--resume", "--eval"))
+
+
 def test_a_run_prints_layers_as_it_goes_and_the_report_at_the_end(
     octavo: Octavo, model: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +78,7 @@ def test_an_interrupted_run_says_how_it_goes_on(
     assert "octavo: Stopped. Run the same command with --resume to go on." in result.err
     again = octavo(*command, "--eval-tokens", "0")
     assert (again.code, "--resume" in again.err) == (1, True)
+    assert octavo("quantize", "org/not-fetched", str(out), *command[3:]).err == again.err  # before anything is fetched
     result = octavo(*command, "--eval-tokens", "0", "--resume")
     assert (result.code, out.is_dir()) == (0, True)
     assert "Going on after 1 of 2 layers." in result.err
