@@ -74,8 +74,8 @@ class Grid:
         times importance, which spreads over the groups of a row."""
         rows = max(1, CHUNK // groups[0].numel())
         if len(groups) > rows:
-            scales, zeros = zip(*(self.fit_weighted(part, importance) for part in groups.split(rows)))
-            return torch.cat(scales), torch.cat(zeros)
+            found = [self.fit_weighted(part, importance) for part in groups.split(rows)]
+            return torch.cat([one for one, _ in found]), torch.cat([other for _, other in found])
         scale, zero = self.fit(groups)
         least = torch.full_like(scale, float("inf"))
         for share in SHARES:
