@@ -58,7 +58,10 @@ class Report:
             **method,
             "dtype": self.stored,
             "calibration": {"text": self.text, "tokens": self.tokens, "window": self.window},
-            "perplexity": {name: _short(value) for name, value in self.perplexity.items()} or None,
+            "perplexity": {
+                name: int(value) if name == "tokens" else _short(value) for name, value in self.perplexity.items()
+            }
+            or None,
             "bytes": {"before": self.bytes_before, "after": self.bytes_after},
             "layers": [dict(row) for row in self.layers],
         }
