@@ -7,12 +7,35 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from octavo.app.csp import page_policy
 
 KEY_LIMIT_BYTES = 4096
 LINGER_S = 10.0  # so long the rest of a refused body is thrown away before the connection is closed
+
+
+class Body:
+    """A request's body, as a server gives it piece by piece, that knows when it has ended."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._has_ended = False
+
+    @classmethod
+    def of(cls, receive: Receive) -> Body:
+        return receive if isinstance(receive, Body) else cls(receive)
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._has_ended = message["type"] != "http.request" or not message.get("more_body")
+        return message
+
+    async def throw_away(self) -> None:
+        """Take what is left of it: many clients read no answer before they have sent all, and a connection that is
+        closed under them takes the answer with it."""
+        while not self._has_ended:
+            await self()
 
 
 class Refusal:
@@ -41,7 +64,7 @@ class Refusal:
         )
         if not any(name == b"expect" for name, _ in scope["headers"]):  # a client that asked first sends nothing now
             with suppress(TimeoutError):
-                await asyncio.wait_for(_throw_away(receive), LINGER_S)
+                await asyncio.wait_for(Body.of(receive).throw_away(), LINGER_S)
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -64,15 +87,6 @@ class DoorPage(Refusal):
         ]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": self._html})
-
-
-async def _throw_away(receive: Receive) -> None:
-    """Take what is left of a body: many clients read no answer before they have sent all, and a connection that is
-    closed under them takes the answer with it."""
-    while True:
-        message = await receive()
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
 
 
 async def read_key(receive: Receive) -> str | None:

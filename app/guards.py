@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.app.attempts import Attempts
-from octavo.app.guard_answers import DoorPage, Refusal, read_key, send_empty
+from octavo.app.guard_answers import Body, DoorPage, Refusal, read_key, send_empty
 from octavo.engine.errors import OctavoError
 
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
@@ -249,10 +249,11 @@ class Guards:
         if self._wait_s(scope, headers) > 0:
             await self._too_many(scope, headers).send(scope, receive, send)
             return
-        given = await read_key(receive)
+        body = Body(receive)
+        given = await read_key(body)
         if given is None or not secrets.compare_digest(given.encode("utf-8", "replace"), self._api_key.encode()):
             self._failed(scope, headers)
-            await Refusal(401, "The key is wrong.", "invalid_api_key").send(scope, receive, send)
+            await Refusal(401, "The key is wrong.", "invalid_api_key").send(scope, body, send)
             return
         await send_empty(send, 204, [("Set-Cookie", self._cookie(scope)), ("Cache-Control", "no-store")])
 

@@ -15,7 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from octavo.app.guards import Guards, UnsafeHostError, check_bind, is_loopback_name
+from octavo.app.guards import ENTER_PATH, Guards, UnsafeHostError, check_bind, is_loopback_name
 
 OWN = "http://127.0.0.1:7860"
 
@@ -222,6 +222,24 @@ def test_a_body_over_the_limit_is_refused_while_it_arrives(inner: Inner) -> None
 
     answer = ask(inner.app(body_limit_bytes=1000), "POST", "/upload", content=endless())
     assert answer.status_code == 413
+
+
+def test_a_body_that_was_read_is_not_waited_for_again(inner: Inner) -> None:
+    """As a server does wait, for the end of the connection, when it is asked once more."""
+    pieces = [{"type": "http.request", "body": b'{"key": "wrong"}', "more_body": False}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return pieces.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": ENTER_PATH, "client": ("192.168.1.9", 1), "scheme": "http"}
+    scope["headers"] = [(b"host", b"127.0.0.1:7860"), (b"content-type", b"application/json")]
+    asyncio.run(inner.app(api_key="secret")(scope, receive, send))
+    assert sent[0]["status"] == 401
+    assert not sent[-1].get("more_body")
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
