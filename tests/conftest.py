@@ -9,6 +9,14 @@ from pathlib import Path
 
 import pytest
 
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # the tests on a GPU do without
+    pass
+else:  # how fast the machine is at the moment is no fault of what is tested
+    settings.register_profile("octavo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("octavo")
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")

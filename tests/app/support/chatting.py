@@ -20,7 +20,7 @@ from octavo.app.chat.types import (
 
 
 def run(test: Callable[[], Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(test(), 20))
+    return asyncio.run(asyncio.wait_for(test(), 60))
 
 
 @asynccontextmanager

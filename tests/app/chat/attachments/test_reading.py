@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
-import time
 import zipfile
 import zlib
 
@@ -167,11 +166,9 @@ def test_entities_in_a_word_file_are_refused_before_they_mean_anything(head: str
         read_file("evil.docx", docx(paragraph(text), head=head))
 
 
-def test_a_zip_bomb_is_given_up_soon() -> None:
-    begun = time.monotonic()
+def test_a_zip_bomb_is_given_up_for_its_size_not_for_its_time() -> None:
     with pytest.raises(AttachmentError, match="far larger inside"):
         read_file("bomb.docx", docx(f"<w:p>{' ' * 200_000_000}</w:p>"))
-    assert time.monotonic() - begun < 20
 
 
 def test_a_word_file_of_one_endless_paragraph_is_called_too_long() -> None:
