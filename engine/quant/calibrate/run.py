@@ -266,6 +266,8 @@ class _Run:
         ids = list(self.text.held_out[: self.job.eval_tokens])
         if len(ids) < 2:
             return
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # torch would keep for itself what the layers took
         progress = self.progress
         mark = hashlib.sha256(repr(ids).encode()).hexdigest()
         if progress.measured_on != mark:
