@@ -62,7 +62,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 HERE = Path(__file__).parent
-LONGEST = ("kernels/test_compile.py", "browser", "kernels/test_interpreted.py")
+INTERPRETED = "kernels/test_interpreted.py"
+LONGEST = ("kernels/test_compile.py", "browser", f"{INTERPRETED}[attention]", f"{INTERPRETED}[others]")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -78,5 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    place = item.path.relative_to(HERE)
-    return place.parts[0] if place.parts[0] == "browser" else place.as_posix()
+    place = item.path.relative_to(HERE).as_posix()
+    if place == INTERPRETED:
+        return place + item.name[item.name.index("[") :]  # the halves need not stay together
+    return "browser" if place.startswith("browser/") else place
