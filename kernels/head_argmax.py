@@ -18,8 +18,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import device_traits
+from octavo.kernels.linear_tiles import DotTile, GemvTile
+from octavo.kernels.quant_linear import choose_coded_tile
+from octavo.kernels.quant_weight import CodedWeight
 from octavo.kernels.sampling import argmax_reference
-from octavo.kernels.skinny_linear import DotTile, GemvTile, choose_head_tile, launch
+from octavo.kernels.skinny_linear import choose_head_tile, launch
 
 
 def head_argmax_reference(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -30,14 +33,18 @@ def head_argmax_reference(hidden: Tensor, weight: Tensor, bias: Tensor | None = 
 
 
 def head_argmax(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None = None, tile: GemvTile | DotTile | None = None
+    hidden: Tensor, weight: Tensor | CodedWeight, bias: Tensor | None = None, tile: GemvTile | DotTile | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `head_argmax_reference` for 1 to 16 dense rows."""
     rows, size = hidden.shape
     device = hidden.device
     if tile is None:
-        tile = choose_head_tile(rows, weight.shape[0], size, device_traits(device))
-    programs = triton.cdiv(weight.shape[0], tile.block_n)
+        if isinstance(weight, CodedWeight):
+            tile = choose_coded_tile(weight.code, rows, weight.shape[0], size, False, device_traits(device))
+        else:
+            tile = choose_head_tile(rows, weight.shape[0], size, device_traits(device))
+    tiles = tile.tiles if isinstance(tile, DotTile) else 1
+    programs = triton.cdiv(weight.shape[0], tile.block_n * tiles) * tiles
     block_best = torch.empty((rows, programs), dtype=torch.float32, device=device)
     block_ids = torch.empty((rows, programs), dtype=torch.int32, device=device)
     launch(hidden, weight, bias, None, block_best, tile, ids=block_ids)

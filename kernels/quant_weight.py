@@ -52,6 +52,11 @@ class CodedWeight:
         return sum(plane.numel() * plane.element_size() for plane in planes if plane is not None)
 
 
+def groups_suit(size: int, group: int) -> bool:
+    """Whether the kernels of 4-bit codes read rows of so many columns, of which `group` share a scale."""
+    return size % 8 == 0 and (group in (32, 64) or group % BLOCK == 0 or group >= size)
+
+
 def words_of(size: int) -> int:
     """16-bit words of a row of 4-bit codes."""
     return -(-size // BLOCK) * (BLOCK // 4)

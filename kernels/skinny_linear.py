@@ -86,7 +86,7 @@ def skinny_linear(
 ) -> Tensor:
     """As `skinny_linear_reference` for 1 to 16 rows, all of it dense; `out` may be the residual itself.
 
-    Up to GEMV_ROWS rows take `norm`; more take x and squares of a Normed instead.
+    What multiply-adds compute takes `norm` (see `folds_norm`); else x and squares of a Normed stand for both.
     """
     rows = x.shape[0]
     outs = weight.shape[0] if act is None else weight.shape[0] // 2
@@ -107,7 +107,7 @@ def skinny_linear_add(
     tile: GemvTile | DotTile | None = None,
 ) -> Normed | None:
     """Adds a product to the residual stream [T, out] in place, and prepares the norm that follows, if it is given and
-    the rows are more than GEMV_ROWS (else the next product computes it itself)."""
+    tensor cores compute this product (else the next one, so computed too, does it itself)."""
     rows, outs = x.shape[0], weight.shape[0]
     if tile is None:
         tile = _tile_for(x, weight, outs, False)
@@ -195,6 +195,12 @@ def _tile_for(x: Tensor, weight: Tensor | CodedWeight, outs: int, gated: bool) -
     return choose_tile(rows, outs, size, gated, traits)
 
 
+def folds_norm(x: Tensor, weight: Tensor | CodedWeight, gated: bool) -> bool:
+    """Whether `skinny_linear` takes a norm's weights for such a product, or x and squares of a Normed."""
+    outs = weight.shape[0] // 2 if gated else weight.shape[0]
+    return isinstance(_tile_for(x, weight, outs, gated), GemvTile)
+
+
 def suits(rows: int, outs: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether `skinny_linear` beats the library's product with the small operations around it as launches; `outs`
     counts all rows of the weight."""
@@ -204,6 +210,12 @@ def suits(rows: int, outs: int, size: int, dtype: torch.dtype, device: torch.dev
         return True
     small = outs * size * dtype.itemsize <= SMALL_BYTES
     return device_traits(device).tensor_cores and rows <= (MAX_ROWS if small else MAX_ROWS_OF_LARGE)
+
+
+def suits_codes(rows: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """The same for weights in codes, which are read as they are by no other kernel."""
+    most = MAX_ROWS if device_traits(device).tensor_cores else 1
+    return dtype in (torch.bfloat16, torch.float16) and 1 <= rows <= most
 
 
 @lru_cache(maxsize=256)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from octavo.engine.model.parameters import Weights
-from octavo.engine.quant.base import WeightRef
+from octavo.engine.quant.base import Packed, WeightRef
 from octavo.engine.quant.plain import PlainFormat
 from octavo.kernels import rms_norm
 from octavo.kernels.head_argmax import head_argmax
-from octavo.kernels.skinny_linear import GEMV_ROWS, Normed, skinny_linear, skinny_linear_add, suits
+from octavo.kernels.quant_weight import CodedWeight
+from octavo.kernels.skinny_linear import Normed, folds_norm, skinny_linear, skinny_linear_add, suits, suits_codes
 
 # times a norm's weights, but not yet divided by its root mean square, a residual stream may leave float16's range
 PREPARED_TYPES = (torch.bfloat16,)
@@ -51,23 +52,27 @@ class FewRows:
                 self._next_norms[id(layer.down)] = following
 
     def takes(self, x: Tensor, ref: WeightRef) -> bool:
-        """Whether this product is computed here: of few rows, dense, by resident 16-bit weights."""
+        """Whether this product is computed here: of few rows, dense, by resident weights that kernels can read."""
+        if not _resident(ref) or not x.is_contiguous():
+            return False
         spec = ref.spec
-        few = suits(x.shape[0], spec.out_dim, spec.in_dim, x.dtype, x.device)
-        return few and _resident(ref) and x.is_contiguous()
+        if isinstance(ref.format, PlainFormat):
+            return suits(x.shape[0], spec.out_dim, spec.in_dim, x.dtype, x.device)
+        return suits_codes(x.shape[0], x.dtype, x.device)
 
     def norm_linear(self, hidden: Tensor, norm: Tensor | None, eps: float, ref: WeightRef, act: str | None) -> Tensor:
         """A linear of the norm of the residual stream [T, in]: [T, out], or its gated activation."""
         prepared, self._prepared = self._prepared, None
         packed = ref.acquire()
+        weight = _weight(packed)
         x, squares = hidden, None
-        if norm is not None and hidden.shape[0] > GEMV_ROWS:
+        if norm is not None and not folds_norm(hidden, weight, act is not None):
             if prepared is not None and prepared.stream is hidden and prepared.norm is norm:
                 x, squares = prepared.normed.x, prepared.normed.squares
             else:
                 x = rms_norm.rms_norm(hidden, norm, eps)
             norm = None
-        out = skinny_linear(x, packed.weight, packed.bias, norm=norm, squares=squares, eps=eps, act=act)
+        out = skinny_linear(x, weight, packed.bias, norm=norm, squares=squares, eps=eps, act=act)
         ref.release()
         return out
 
@@ -75,25 +80,32 @@ class FewRows:
         """Adds a linear of x [T, in] to the residual stream [T, out] in place."""
         norm = self._next_norms.get(id(ref)) if x.dtype in PREPARED_TYPES else None
         packed = ref.acquire()
-        normed = skinny_linear_add(x, packed.weight, packed.bias, hidden, norm)
+        normed = skinny_linear_add(x, _weight(packed), packed.bias, hidden, norm)
         ref.release()
         self._prepared = None if normed is None or norm is None else _Prepared(hidden, norm, normed)
 
     def scores(self, ref: WeightRef, hidden: Tensor) -> Tensor:
         """float32 [T, vocabulary], never rounded to 16 bit, as `greedy` compares them."""
         packed = ref.acquire()
-        out = skinny_linear(hidden, packed.weight, packed.bias, out_dtype=torch.float32)
+        out = skinny_linear(hidden, _weight(packed), packed.bias, out_dtype=torch.float32)
         ref.release()
         return out
 
     def greedy(self, ref: WeightRef, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Each row's highest score, float32 [T], and its lowest id, int64 [T]; the scores are not written."""
         packed = ref.acquire()
-        best = head_argmax(hidden, packed.weight, packed.bias)
+        best = head_argmax(hidden, _weight(packed), packed.bias)
         ref.release()
         return best
 
 
 def _resident(ref: WeightRef) -> bool:
-    """Plain weights that stay where they are: a kernel may read them before it has waited for the work before it."""
-    return type(ref) is WeightRef and isinstance(ref.format, PlainFormat) and ref.spec.experts is None
+    """Weights that stay where they are (a kernel may read them before it has waited for the work before it), as plain
+    numbers or in codes that kernels read."""
+    if type(ref) is not WeightRef or ref.spec.experts is not None:
+        return False
+    return isinstance(ref.format, PlainFormat) or ref.acquire().fused is not None
+
+
+def _weight(packed: Packed) -> Tensor | CodedWeight:
+    return packed.weight if packed.fused is None else packed.fused

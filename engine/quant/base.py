@@ -15,6 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from octavo.kernels.quant_weight import CodedWeight
+
 # Upper ends of the row counts that kernels tell apart: one chat, a few, one tile of a tensor core, a large batch, a
 # prompt; the last bucket is open.
 ROW_BUCKETS = (1, 4, 16, 64, 256)
@@ -70,6 +72,7 @@ class Packed:
     dtype: torch.dtype = torch.float32
     pieces: tuple[Packed, ...] = ()
     products: tuple[Callable[[Tensor, Packed], Tensor] | None, ...] = ()  # a kernel for each bucket of rows
+    fused: CodedWeight | None = None  # the weight as kernels read it that fold in what stands around a product
 
     @property
     def weight(self) -> Tensor:

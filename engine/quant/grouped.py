@@ -2,7 +2,8 @@
 
 Planes, each with one entry a row of the weight: `codes` [out, columns]; `scale` [out, groups]; `zero` uint8
 [out, groups], `shift` [out, groups] and `outer` float32 [out, 1] where the format has them; `order` int32 [in], one for
-the linear, says which input each column belongs to.
+the linear, says which input each column belongs to. On CUDA `finish` puts 4-bit codes into the order of the kernels,
+where these read such groups: `words` int16 [out, words] instead of `codes` (kernels/quant_weight.py).
 weight = (code - zero) * scale + shift, with scale * outer (or scale / outer) for scale.
 """
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from octavo.engine.quant.base import Format, LinearSpec, Packed
 from octavo.engine.quant.codes import Code, UnsignedCode
+from octavo.kernels.quant_weight import groups_suit, interleave_codes, separate_codes
 
 # Entries decoded at a time: float32 copies of more would leave the CPU's cache, and on a GPU fill memory.
 _CPU_CHUNK = 1 << 18
@@ -109,20 +111,35 @@ class GroupedFormat(Format):
         scales = self.code.fit(groups).to(scale_dtype)
         return self.code.encode(groups, scales.float()), {"scale": scales}
 
+    def finish(self, packed: Packed, spec: LinearSpec) -> None:
+        if spec.experts is None and packed.planes["codes"].is_cuda and self.interleaves(spec):
+            self.interleave(packed)
+
+    def interleaves(self, spec: LinearSpec) -> bool:
+        """Whether the kernels of 4-bit codes read such a linear."""
+        special = self.ordered or self.outer or (self.zeros and self.shifts)
+        four_bit = isinstance(self.code, UnsignedCode) and self.code.bits == 4
+        return four_bit and not special and groups_suit(spec.in_dim, self.group or spec.in_dim)
+
+    def interleave(self, packed: Packed) -> None:
+        """Puts the codes of a linear that is complete into the order of the kernels."""
+        packed.planes["words"] = interleave_codes(packed.planes.pop("codes"), packed.in_dim)
+
     def decodes(self, device: torch.device) -> bool:
         return True
 
     def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
         planes = packed.planes
-        if planes["codes"].ndim == 3:
-            count = planes["codes"].shape[0]
+        codes = _codes(planes)
+        if codes.ndim == 3:
+            count = codes.shape[0]
             return torch.stack([self._matrix(one_expert(planes, e), packed) for e in range(count)])
         if rows is not None:
             planes = {name: plane if name == "order" else _pick(plane, rows) for name, plane in planes.items()}
         return self._matrix(planes, packed)
 
     def _matrix(self, planes: Mapping[str, Tensor], packed: Packed) -> Tensor:
-        codes = planes["codes"]
+        codes = _codes(planes)
         out = torch.empty((codes.shape[0], packed.in_dim), dtype=packed.dtype, device=codes.device)
         for begin, end in _runs(out, codes.device):
             out[begin:end] = self.decode(planes, packed.in_dim, begin, end)
@@ -130,7 +147,11 @@ class GroupedFormat(Format):
 
     def decode(self, planes: Mapping[str, Tensor], in_dim: int, begin: int, end: int) -> Tensor:
         """Rows of one matrix in float32, [end - begin, in]."""
-        numbers = self.code.decode(self.code.unpack(planes["codes"][begin:end], in_dim))
+        if "words" in planes:
+            codes = separate_codes(planes["words"][begin:end], in_dim)
+        else:
+            codes = self.code.unpack(planes["codes"][begin:end], in_dim)
+        numbers = self.code.decode(codes)
         if self.zeros:
             numbers -= self._spread(planes["zero"][begin:end].float(), in_dim)
         scales = planes["scale"][begin:end].float()
@@ -154,7 +175,7 @@ class GroupedFormat(Format):
 
     def product(self, x: Tensor, planes: Mapping[str, Tensor], packed: Packed) -> Tensor:
         """x [T, in] times one matrix [out, in], without the bias."""
-        codes = planes["codes"]
+        codes = _codes(planes)
         y = x.new_empty((x.shape[0], codes.shape[0]))
         shape = torch.empty((codes.shape[0], packed.in_dim), device="meta")
         for begin, end in _runs(shape, codes.device):
@@ -223,6 +244,11 @@ class FittedFormat(GroupedFormat):
         codes = self.code.encode(groups - shifts, scales.float())
         error = self.code.decode(codes).mul_(scales.float().unsqueeze(-1)).add_(shifts).sub_(groups)
         return codes, {"scale": scales, "shift": low}, error.square_().sum(-1)
+
+
+def _codes(planes: Mapping[str, Tensor]) -> Tensor:
+    """The plane of the codes, whose first axes are those of the weight."""
+    return planes["words"] if "words" in planes else planes["codes"]
 
 
 def one_expert(planes: Mapping[str, Tensor], expert: int) -> dict[str, Tensor]:

@@ -1,7 +1,9 @@
-"""Which kernel multiplies by a weight: a table that kernels enter and weights look into when a model is loaded.
+"""Which kernels multiply by a weight: tables that kernels enter and weights look into when a model is loaded.
 
-An entry is keyed by the layout of the weight (see `layout_of`), what it does before and after the product, how many
-rows it is made for and what the hardware must have. Where no entry fits, `Format.linear` runs: the reference in torch.
+An entry is keyed by the layout of the weight (see `layout_of`), how many rows it is made for and what the hardware must
+have. Where no entry fits, `Format.linear` runs: the reference in torch. A product with what stands around it (norm
+before, bias, gated activation, residual after) is one kernel in every combination of these, so that there is no entry a
+combination but one for the weight: `Fused` gives it in the form that kernels/skinny_linear.py takes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from octavo.engine.quant.base import ROW_BUCKETS, Format, LinearSpec, Packed
 from octavo.engine.quant.blocks import BlockFormat
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.joined import JoinedFormat
+from octavo.kernels.quant_weight import CodedWeight
 
 Run = Callable[..., Any]
 Fits = Callable[[Format, LinearSpec, torch.dtype], bool]
@@ -24,14 +27,11 @@ Fits = Callable[[Format, LinearSpec, torch.dtype], bool]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One kernel. Without `pre` and `post`, `run(x, packed)` does what Format.linear does; others have the signature
-    of the operation of engine/model/ops.py that they stand for."""
+    """One kernel: `run(x, packed)` does what Format.linear does."""
 
     run: Run
     layout: str
     device: str  # cpu or cuda
-    pre: str = ""  # "norm": addition and RMS norm of what is multiplied
-    post: str = ""  # "gated", "residual"
     rows: tuple[int, int | None] = (1, None)  # fewest and most, None: any number
     capability: tuple[int, int] = (0, 0)  # the least that a CUDA device must have
     fits: Fits = lambda form, spec, dtype: True
@@ -43,13 +43,28 @@ class Product:
         return self.rows[0] <= least and (self.rows[1] is None or (most is not None and most <= self.rows[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Weights that the kernels for few rows read as they are, with what stands around a product in the same launch."""
+
+    view: Callable[[Format, Packed], CodedWeight]
+    layout: str
+    device: str
+    fits: Fits = lambda form, spec, dtype: True
+
+
 _TABLE: list[Product] = []
-_KERNELS = ("octavo.engine.quant.cpu_int",)  # modules that enter theirs when they are imported
+_FUSED: list[Fused] = []
+# modules that enter their kernels when they are imported
+_KERNELS = {"cpu": "octavo.engine.quant.cpu_int", "cuda": "octavo.engine.quant.gpu_codes"}
 
 
-def register(product: Product) -> None:
+def register(entry: Product | Fused) -> None:
     """Enters a kernel; of several that fit, the one entered last is taken."""
-    _TABLE.append(product)
+    if isinstance(entry, Fused):
+        _FUSED.append(entry)
+    else:
+        _TABLE.append(entry)
 
 
 def layout_of(form: Format) -> str:
@@ -59,16 +74,13 @@ def layout_of(form: Format) -> str:
     return f"gguf-{form.kind}" if isinstance(form, BlockFormat) else form.name
 
 
-def find(
-    form: Format, spec: LinearSpec, dtype: torch.dtype, device: torch.device, bucket: int, pre: str = "", post: str = ""
-) -> Product | None:
+def find(form: Format, spec: LinearSpec, dtype: torch.dtype, device: torch.device, bucket: int) -> Product | None:
     """The kernel for a weight and a bucket of rows, if there is one."""
-    for module in _KERNELS:
-        import_module(module)
+    _enter(device)
     layout = layout_of(form)
     able = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     for product in reversed(_TABLE):
-        if (product.layout, product.device, product.pre, product.post) != (layout, device.type, pre, post):
+        if (product.layout, product.device) != (layout, device.type):
             continue
         if product.capability <= able and product.serves(bucket) and product.fits(form, spec, dtype):
             return product
@@ -81,10 +93,27 @@ def find_all(form: Format, spec: LinearSpec, dtype: torch.dtype, device: torch.d
     return tuple(one.run if one else None for one in found) if any(found) else ()
 
 
+def find_fused(form: Format, spec: LinearSpec, dtype: torch.dtype, device: torch.device) -> Fused | None:
+    """How kernels with what stands around a product read such a weight, if they do."""
+    _enter(device)
+    layout = layout_of(form)
+    for entry in reversed(_FUSED):
+        if (entry.layout, entry.device) == (layout, device.type) and entry.fits(form, spec, dtype):
+            return entry
+    return None
+
+
 def choose(form: Format, packed: Packed, spec: LinearSpec, device: torch.device) -> None:
     """Gives a filled linear, or each of its pieces, the kernels for its rows."""
     if isinstance(form, JoinedFormat):
         for piece, held, one in zip(form.pieces, packed.pieces, form.specs(spec)):
             choose(piece, held, one, device)
     elif spec.experts is None:
+        fused = find_fused(form, spec, packed.dtype, device)
+        packed.fused = None if fused is None else fused.view(form, packed)
         packed.products = find_all(form, spec, packed.dtype, device)
+
+
+def _enter(device: torch.device) -> None:
+    if device.type in _KERNELS:
+        import_module(_KERNELS[device.type])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo.engine.quant import FORMATS, products
+from octavo.engine.quant import FORMATS, gpu_codes, products
 from octavo.engine.quant.base import ROW_BUCKETS, LinearSpec, Packed, Part, WeightRef, multiply
+from octavo.engine.quant.codes import UnsignedCode
 from octavo.engine.quant.cpu_int import few_rows, many_rows, some_rows
 from octavo.engine.quant.grouped import GroupedFormat
-from octavo.engine.quant.products import Product, choose, find, find_all, layout_of, register
+from octavo.engine.quant.products import Product, choose, find, find_all, find_fused, layout_of, register
+from octavo.kernels.quant_weight import coded_reference
 
 CPU = torch.device("cpu")
 SPEC = LinearSpec("up", (Part("up", 96),), in_dim=128, bias=True)
@@ -77,13 +79,11 @@ def test_what_was_entered_last_and_fits_is_taken(table: list[Product]) -> None:
     assert find(form, SPEC, torch.float32, CPU, 0) is ones
 
 
-def test_before_after_device_and_layout_are_part_of_the_key(table: list[Product]) -> None:
+def test_device_and_layout_are_part_of_the_key(table: list[Product]) -> None:
     form, _ = int8(torch.float32)
-    fused = Product(lambda *_: None, "int8", "cpu", pre="norm", post="gated")
-    for entry in (fused, Product(lambda x, p: x, "int8", "cuda"), Product(lambda x, p: x, "uint4", "cpu")):
+    for entry in (Product(lambda x, p: x, "int8", "cuda"), Product(lambda x, p: x, "uint4", "cpu")):
         register(entry)
     assert find(form, SPEC, torch.float32, CPU, 0) is None
-    assert find(form, SPEC, torch.float32, CPU, 0, pre="norm", post="gated") is fused
     assert layout_of(FORMATS["int4"]) == layout_of(FORMATS["int4-symmetric"]) == "uint4"
 
 
@@ -101,3 +101,68 @@ def test_a_kernel_takes_a_bucket_only_as_a_whole() -> None:
     assert [bucket for bucket in range(len(ROW_BUCKETS) + 1) if eight.serves(bucket)] == [0, 1]
     assert Product(len, "int8", "cpu", rows=(65, None)).serves(len(ROW_BUCKETS))
     assert not Product(len, "int8", "cpu", rows=(65, None)).serves(3)
+
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("able", [(7, 5), (8, 0), (8, 6), (9, 0)])
+@pytest.mark.parametrize("name", ["int4", "int4-symmetric", "int8", "fp8", "int8-dynamic"])
+def test_on_a_gpu_codes_have_a_kernel_for_every_number_of_rows(
+    name: str, able: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: able)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    form = FORMATS[name].fitted(SPEC)
+    runs = find_all(form, SPEC, torch.float16, CUDA)
+    few, many = gpu_codes.by_codes, gpu_codes.decoded
+    if name == "int8-dynamic" or (name == "fp8" and able >= (8, 9)):
+        many = None  # the format's own product, with activations in 8 bit
+    some = few if able >= (8, 0) else many
+    wide = some if many is not None else None
+    assert runs == (few, some, some, wide, many, many)
+    assert find_fused(form, SPEC, torch.float16, CUDA) is not None
+    assert find_fused(form, SPEC, torch.float32, CUDA) is None
+
+
+@pytest.mark.parametrize("name", ["llm-int8", "nf4", "fp4", "none"])
+def test_what_no_kernel_reads_has_none_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    form = FORMATS[name].fitted(SPEC)
+    assert find_all(form, SPEC, torch.float16, CUDA) == ()
+    assert find_fused(form, SPEC, torch.float16, CUDA) is None
+
+
+def test_groups_and_sizes_the_kernels_do_not_read_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    code = UnsignedCode(4)
+    for in_dim, group, there in (
+        (4096, 128, True),
+        (4096, 0, True),
+        (576, 32, True),
+        (4096, 16, False),
+        (100, 32, False),
+    ):
+        spec = LinearSpec("up", (Part("up", 8),), in_dim)
+        form = GroupedFormat("AWQ", code, group, zeros=True, quantizes=False)
+        assert (find_fused(form, spec, torch.bfloat16, CUDA) is not None) == there
+    assert find_fused(GroupedFormat("GPTQ", code, 128, zeros=True, ordered=True), SPEC, torch.float16, CUDA) is None
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_codes_in_the_order_of_the_kernels_decode_and_multiply_to_the_same(zeros: bool) -> None:
+    spec = LinearSpec("up", (Part("up", 12),), 200)
+    form = GroupedFormat("AWQ", UnsignedCode(4, 0 if zeros else 8), 64, torch.float16, zeros=zeros, quantizes=False)
+    packed = form.allocate(spec, torch.float32, CPU)
+    planes = {"codes": torch.randint(0, 256, (12, 100), dtype=torch.uint8), "scale": torch.rand(12, 4).half()}
+    if zeros:
+        planes["zero"] = torch.randint(0, 16, (12, 4), dtype=torch.uint8)
+    form.pack(packed, spec, planes)
+    weight, x = form.dequantize(packed), torch.randn(3, 200)
+    some, product = form.dequantize(packed, torch.tensor([3, 0])), form.linear(x, packed)
+    form.interleave(packed)
+    assert "codes" not in packed.planes
+    assert torch.equal(form.dequantize(packed), weight)
+    assert torch.equal(form.dequantize(packed, torch.tensor([3, 0])), some)
+    assert torch.equal(form.linear(x, packed), product)
+    assert torch.equal(coded_reference(gpu_codes.four_bit(form, packed)), weight)

@@ -8,26 +8,39 @@ import torch
 from octavo.engine.model.few_rows import FewRows
 from octavo.engine.model.ops import TextbookOps
 from octavo.engine.model.ops_triton import TritonOps
-from octavo.engine.quant import FORMATS
+from octavo.engine.quant import FORMATS, gpu_codes
 from octavo.engine.quant.base import LinearSpec, Packed, Part, WeightRef
+from octavo.engine.quant.grouped import GroupedFormat
 from octavo.kernels.skinny_linear import MAX_ROWS
 
 HIDDEN, INNER, EPS = 48, 40, 1e-5
 TOLERANCE = {"rtol": 2e-2, "atol": 2e-2}
 
 
-def linear(outs: int, size: int, bias: bool = False) -> WeightRef:
+def linear(outs: int, size: int, bias: bool = False, name: str = "none") -> WeightRef:
     spec = LinearSpec("linear", (Part("all", outs),), size, bias=bias)
     weight = (torch.randn(outs, size) / size**0.5).half()
-    return WeightRef(spec, FORMATS["none"], Packed({"weight": weight}, torch.randn(outs).half() if bias else None))
+    if name == "none":
+        return WeightRef(spec, FORMATS[name], Packed({"weight": weight}, torch.randn(outs).half() if bias else None))
+    form = FORMATS[name].fitted(spec)
+    packed = form.allocate(spec, torch.float16, torch.device("cpu"))
+    form.pack(packed, spec, {"weight": weight})
+    if packed.bias is not None:
+        packed.bias.normal_()
+    if isinstance(form, GroupedFormat) and form.interleaves(spec):  # as `finish` does on a GPU
+        form.interleave(packed)
+        packed.fused = gpu_codes.four_bit(form, packed)
+    else:
+        packed.fused = gpu_codes.eight_bit(form, packed)
+    return WeightRef(spec, form, packed)
 
 
-def layer() -> SimpleNamespace:
+def layer(name: str = "none") -> SimpleNamespace:
     return SimpleNamespace(
-        qkv=(linear(64, HIDDEN, bias=True),),
-        o=linear(HIDDEN, 64),
-        gate_up=(linear(2 * INNER, HIDDEN),),
-        down=linear(HIDDEN, INNER),
+        qkv=(linear(64, HIDDEN, bias=True, name=name),),
+        o=linear(HIDDEN, 64, name=name),
+        gate_up=(linear(2 * INNER, HIDDEN, name=name),),
+        down=linear(HIDDEN, INNER, name=name),
         attn_norm=torch.rand(HIDDEN).half(),
         mlp_norm=torch.rand(HIDDEN).half(),
         router=None,
@@ -60,6 +73,22 @@ def test_layers_are_those_of_the_textbook_however_many_rows_there_are(rows, boun
     out, seen = run(ops, layers, hidden.clone())
     torch.testing.assert_close(out, expected, **TOLERANCE)
     for ours, theirs in zip(seen, expected_seen, strict=True):
+        torch.testing.assert_close(ours, theirs, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [(1, "int4"), (3, "int4"), (MAX_ROWS + 1, "int4"), (3, "int4-symmetric"), (3, "int8"), (1, "fp8"), (3, "fp8")],
+)
+def test_layers_in_codes_are_those_of_the_textbook(rows, name, monkeypatch):
+    monkeypatch.setattr("octavo.engine.model.few_rows.PREPARED_TYPES", (torch.float16,))
+    layers, hidden = [layer(name)], torch.randn(rows, HIDDEN).half()
+    ops = TritonOps()
+    ops.bind(SimpleNamespace(layers=layers), (), ())
+    assert ops._few.takes(hidden, layers[0].o) == (rows <= MAX_ROWS)
+    out, seen = run(ops, layers, hidden.clone())
+    expected, expected_seen = run(TextbookOps(), layers, hidden.clone())
+    for ours, theirs in zip([out, *seen], [expected, *expected_seen], strict=True):
         torch.testing.assert_close(ours, theirs, **TOLERANCE)
 
 

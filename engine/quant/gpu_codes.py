@@ -1,0 +1,91 @@
+"""int4, int8 and E4M3 weights on a GPU through kernels that read the codes: see kernels/quant_linear.py.
+
+Up to 16 rows (2 without tensor cores) a product is bound by reading the codes, and what stands around it is folded in;
+up to 64 it decodes on the way to the tensor cores; for more, the weight is decoded to 16 bit by one kernel and
+multiplied by the library, which costs 300 us of an 8B layer's 4 ms a chunk of a prompt. Formats that round activations
+do so from 17 rows on: below, reading is all that counts, and the exact product costs nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.quant.codes import UnsignedCode
+from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format, LLMInt8Format, has_float8_units
+from octavo.engine.quant.grouped import GroupedFormat
+from octavo.engine.quant.products import Fused, Product, register
+from octavo.kernels.quant_decode import decode
+from octavo.kernels.quant_weight import CodedWeight
+from octavo.kernels.skinny_linear import skinny_linear
+
+_TENSOR_CORES = (8, 0)  # from this compute capability on, Triton's dot reaches them
+
+
+def four_bit(form: Format, packed: Packed) -> CodedWeight:
+    """A finished 4-bit weight."""
+    assert isinstance(form, GroupedFormat)
+    assert isinstance(form.code, UnsignedCode)
+    planes = packed.planes
+    group = form.group or packed.in_dim
+    zero, shift = planes.get("zero"), planes.get("shift")
+    return CodedWeight("int4", planes["words"], planes["scale"], packed.in_dim, group, form.code.offset, zero, shift)
+
+
+def eight_bit(form: Format, packed: Packed) -> CodedWeight:
+    """An 8-bit weight with a scale for each row."""
+    codes, scale, size = packed.planes["codes"], packed.planes["scale"], packed.in_dim
+    if codes.dtype == torch.int8:
+        return CodedWeight("int8", codes, scale, size, size)
+    return CodedWeight("e4m3", codes.view(torch.uint8), scale, size, size)
+
+
+def by_codes(x: Tensor, packed: Packed) -> Tensor:
+    """For up to 64 rows."""
+    assert packed.fused is not None
+    return skinny_linear(x.contiguous(), packed.fused, packed.bias)
+
+
+def decoded(x: Tensor, packed: Packed) -> Tensor:
+    """For any number of rows: the library's product with a weight that was decoded for it."""
+    assert packed.fused is not None
+    return F.linear(x, decode(packed.fused, x.dtype), packed.bias)
+
+
+def _four_bit_fits(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
+    return isinstance(form, GroupedFormat) and form.interleaves(spec) and _sixteen_bit(dtype)
+
+
+def _by_row(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
+    return (
+        isinstance(form, GroupedFormat)
+        and not isinstance(form, LLMInt8Format)  # multiplies outliers apart, and its scales are 127 times as large
+        and not (form.group or form.zeros or form.shifts or form.outer or form.ordered)
+        and _sixteen_bit(dtype)
+    )
+
+
+def _keeps_activations(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
+    """Of 8-bit formats, those whose products of many rows are with 16-bit activations on this machine's GPU."""
+    if isinstance(form, DynamicInt8Format):
+        return False
+    rounds = isinstance(form, Float8Format) and torch.cuda.is_available() and has_float8_units(torch.device("cuda"))
+    return not rounds and _by_row(form, spec, dtype)
+
+
+def _sixteen_bit(dtype: torch.dtype) -> bool:
+    return dtype in (torch.bfloat16, torch.float16)
+
+
+register(Fused(four_bit, "uint4", "cuda", _four_bit_fits))
+register(Product(decoded, "uint4", "cuda", fits=_four_bit_fits))
+register(Product(by_codes, "uint4", "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_four_bit_fits))
+register(Product(by_codes, "uint4", "cuda", rows=(1, 1), fits=_four_bit_fits))
+for _layout in ("int8", "float8_e4m3"):
+    register(Fused(eight_bit, _layout, "cuda", _by_row))
+    register(Product(decoded, _layout, "cuda", fits=_keeps_activations))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_keeps_activations))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 16), capability=_TENSOR_CORES, fits=_by_row))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_by_row))

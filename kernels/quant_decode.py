@@ -1,0 +1,71 @@
+"""A coded weight as plain numbers, for products of so many rows that the library's kernels are worth a copy.
+
+Grid: rows of the weight times blocks of 1,024 columns; a thread reads codes once and writes each number once, in
+float32 until then. Bound by writing: four times the bytes of 4-bit codes.
+"""
+
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from octavo.kernels.device import device_traits
+from octavo.kernels.quant_linear import code_of
+from octavo.kernels.quant_number import scaled_by_bits, wide_number
+from octavo.kernels.quant_weight import CodedWeight
+
+_BLOCK = 1024
+
+
+def decode(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+    """[outs, size], rounded once: as quant_weight.coded_reference."""
+    outs, size = weight.shape
+    out = torch.empty((outs, size), dtype=dtype, device=weight.codes.device)
+    zero = weight.zero if weight.shift is None else weight.shift
+    four_bit = weight.code == "int4"
+    _decode_kernel[(outs, triton.cdiv(size, _BLOCK))](
+        weight.codes, weight.scale, weight.scale if zero is None else zero, out,
+        SIZE=size, GROUP=weight.group, OFFSET=weight.offset if weight.zero is None else 0,
+        ZERO=0 if zero is None else 1 if weight.shift is None else 2,
+        CODE=0 if four_bit else code_of(weight, weight.codes.device, device_traits(weight.codes.device)),
+        BLOCK=_BLOCK, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _decode_kernel(
+    codes_ptr,
+    scale_ptr,
+    zero_ptr,
+    out_ptr,
+    SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+    OFFSET: tl.constexpr,
+    ZERO: tl.constexpr,
+    CODE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = col < SIZE
+    at = row * ((SIZE + GROUP - 1) // GROUP) + col // GROUP
+    scale = scaled_by_bits(tl.load(scale_ptr + at, mask=inside, other=0.0), CODE)
+    if CODE == 0:
+        words: tl.constexpr = (SIZE + 127) // 128 * 32
+        w = tl.load(codes_ptr + row * words + col // 128 * 32 + col % 32, mask=inside, other=0).to(tl.int32)
+        number = ((w >> (col // 32 % 4 * 4)) & 15).to(tl.float32)
+    else:
+        number = wide_number(tl.load(codes_ptr + row * SIZE + col, mask=inside, other=0), CODE)
+    if ZERO == 1:
+        number -= tl.load(zero_ptr + at, mask=inside, other=0).to(tl.float32)
+    else:
+        number -= OFFSET
+    number *= scale
+    if ZERO == 2:
+        number += tl.load(zero_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * SIZE + col, number.to(out_ptr.dtype.element_ty), mask=inside)

@@ -1,0 +1,219 @@
+"""Products by codes on a real GPU, as a loaded model chooses them, against the decoded weight in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from octavo.engine.quant import FORMATS
+from octavo.engine.quant.base import LinearSpec, Packed, Part, multiply
+from octavo.engine.quant.codes import FLOAT8, INT8, UnsignedCode
+from octavo.engine.quant.dynamic import has_float8_units
+from octavo.engine.quant.grouped import GroupedFormat
+from octavo.engine.quant.products import choose
+from octavo.kernels.device import device_traits
+from octavo.kernels.head_argmax import head_argmax
+from octavo.kernels.quant_decode import decode
+from octavo.kernels.quant_weight import coded_reference
+from octavo.kernels.skinny_linear import folds_norm, skinny_linear, skinny_linear_add, skinny_linear_reference
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU at hand")]
+
+CUDA = torch.device("cuda")
+EPS = 1e-5
+ROWS = [1, 2, 3, 8, 9, 16, 17, 64, 65, 300]
+SHAPES = [(6144, 4096), (4096, 14336), (1152, 896), (40, 576), (1000, 584)]
+SYMMETRIC, SIGNED, ANY = UnsignedCode(4, offset=8), UnsignedCode(4), torch.float16
+FORMS = {
+    "int4": FORMATS["int4"],
+    "int4-symmetric": FORMATS["int4-symmetric"],
+    "int8": FORMATS["int8"],
+    "fp8": FORMATS["fp8"],
+    "AWQ": GroupedFormat("AWQ", SIGNED, 128, ANY, zeros=True, quantizes=False),
+    "AWQ groups of 64": GroupedFormat("AWQ", SIGNED, 64, ANY, zeros=True, quantizes=False),
+    "groups of 32": GroupedFormat("any", SYMMETRIC, 32, torch.float32, quantizes=False),
+    "groups of 32, shifts": GroupedFormat("any", SIGNED, 32, None, shifts=True, quantizes=False),
+    "groups of 256": GroupedFormat("any", SIGNED, 256, None, shifts=True, quantizes=False),
+    "one group": GroupedFormat("any", SYMMETRIC, 0, torch.bfloat16, quantizes=False),
+    "FP8 rows": GroupedFormat("FP8", FLOAT8, 0, torch.float32, quantizes=False),
+    "int8 rows": GroupedFormat("any", INT8, 0, torch.bfloat16, quantizes=False),
+}
+
+
+def held(name: str, outs: int, size: int, dtype: torch.dtype = torch.bfloat16, bias: bool = False):
+    """(format, spec, packed) of a random weight whose results are about one."""
+    spec = LinearSpec("w", (Part("w", outs),), size, bias=bias)
+    form = FORMS[name].fitted(spec)
+    assert isinstance(form, GroupedFormat)
+    packed = form.allocate(spec, dtype, CUDA)
+    if form.quantizes:
+        form.pack(packed, spec, {"weight": torch.randn(outs, size, device=CUDA) * size**-0.5})
+    else:
+        planes = {name: random_plane(plane, form, size) for name, plane in packed.planes.items()}
+        form.pack(packed, spec, planes)
+    if packed.bias is not None:
+        packed.bias.normal_()
+    form.finish(packed, spec)
+    choose(form, packed, spec, CUDA)
+    torch.cuda.synchronize()  # weights are read before the kernels that precede a product have ended
+    return form, spec, packed
+
+
+def random_plane(plane: Tensor, form: GroupedFormat, size: int) -> Tensor:
+    shape = plane.shape
+    if plane.dtype == torch.float8_e4m3fn:
+        return (torch.randn(shape, device=CUDA) * 100).clamp(-448, 448).to(plane.dtype)
+    if plane.dtype == torch.int8:
+        return torch.randint(-127, 128, shape, device=CUDA, dtype=torch.int8)
+    if plane.dtype == torch.uint8:
+        most = 256 if shape[1] == form.code.columns(size) else 17  # codes, or zero points
+        return torch.randint(0, most, shape, device=CUDA, dtype=torch.uint8)
+    step = size**-0.5 / (6 if form.code.bits == 4 else 100)
+    return ((torch.rand(shape, device=CUDA) + 0.5) * step).to(plane.dtype)
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("outs", "size"), SHAPES)
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_products_of_any_number_of_rows(name, outs, size, dtype):
+    form, _, packed = held(name, outs, size, dtype, bias=True)
+    weight = coded_reference(packed.fused, torch.float64)
+    torch.testing.assert_close(form.dequantize(packed), weight.to(dtype), rtol=2e-2, atol=1e-6)
+    for rows in ROWS:
+        x = torch.randn(rows, size, device=CUDA, dtype=dtype)
+        exact = x.double() @ weight.T + packed.bias.double()
+        rounds = name == "fp8" and rows > 16 and has_float8_units(CUDA)
+        found = multiply(form, x, packed)
+        assert found.dtype == dtype
+        assert error(found, exact) < (0.04 if rounds else 5e-3), rows
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 16])
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_what_stands_around_a_product_of_few_rows(name, rows, dtype):
+    if rows > 1 and not device_traits(CUDA).tensor_cores:
+        pytest.skip("one row is all that is fused without tensor cores")
+    outs, size = 1000, 2176
+    _, _, packed = held(name, 2 * outs, size, dtype, bias=True)
+    weight = packed.fused
+    x = torch.randn(rows, size, device=CUDA, dtype=dtype)
+    around = {"act": "silu", "residual": torch.randn(rows, outs, device=CUDA, dtype=dtype), "bias": packed.bias}
+    if folds_norm(x, weight, True):
+        around["norm"] = torch.rand(size, device=CUDA).to(dtype)
+    torch.cuda.synchronize()
+    out = torch.full((rows, outs), float("nan"), device=CUDA, dtype=dtype)
+    skinny_linear(x, weight, **around, eps=EPS, out=out)
+    wide = {key: value.double() if isinstance(value, Tensor) else value for key, value in around.items()}
+    exact = skinny_linear_reference(x.double(), coded_reference(weight, torch.float64), **wide, eps=EPS)
+    assert error(out, exact) < 5e-3
+
+
+@pytest.mark.parametrize("rows", [2, 3, 16])
+@pytest.mark.parametrize("name", ["int4", "int4-symmetric", "int8", "fp8"])
+def test_a_norm_over_two_launches(name, rows):
+    if not device_traits(CUDA).tensor_cores:
+        pytest.skip("needs tensor cores")
+    first, second = (held(name, outs, size)[2].fused for outs, size in ((896, 1536), (1280, 896)))
+    x, norm = torch.randn(rows, 1536, device=CUDA).bfloat16(), torch.rand(896, device=CUDA).bfloat16()
+    stream = torch.randn(rows, 896, device=CUDA).bfloat16()
+    torch.cuda.synchronize()
+    normed = skinny_linear_add(x, first, None, stream, norm)
+    if normed is None:
+        out = skinny_linear(stream, second, norm=norm, eps=EPS, act="silu")
+    else:
+        out = skinny_linear(normed.x, second, squares=normed.squares, eps=EPS, act="silu")
+    wide = coded_reference(second, torch.float64)
+    exact = skinny_linear_reference(stream.double(), wide, norm=norm.double(), eps=EPS, act="silu")
+    assert error(out, exact) < 6e-3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 40])
+@pytest.mark.parametrize("name", ["int4", "AWQ", "int8", "fp8"])
+def test_a_row_has_the_same_bits_every_time_and_whatever_stands_beside_it(name, rows):
+    form, _, packed = held(name, 4096, 4096)
+    x = torch.randn(rows, 4096, device=CUDA).bfloat16()
+    torch.cuda.synchronize()
+    first = multiply(form, x, packed)
+    for _ in range(10):
+        assert torch.equal(multiply(form, x, packed), first)
+    if rows > 1:
+        beside = torch.cat((x[:1], torch.randn(rows - 1, 4096, device=CUDA).bfloat16()))
+        assert torch.equal(multiply(form, beside, packed)[0], first[0])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17, 64, 300])
+@pytest.mark.parametrize("name", ["int4", "AWQ", "int8", "fp8"])
+def test_captured_products_say_the_same_of_new_inputs(name, rows):
+    layers = [held(name, 2048, 2048) for _ in range(4)]
+    x = torch.randn(rows, 2048, device=CUDA).bfloat16()
+
+    def chain() -> Tensor:
+        y = x
+        for form, _, packed in layers:
+            y = multiply(form, y, packed)
+        return y
+
+    chain()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = chain()
+    for _ in range(10):
+        x.normal_()
+        graph.replay()
+        replayed = result.clone()
+        torch.cuda.synchronize()
+        torch.testing.assert_close(replayed, chain(), rtol=2e-2, atol=2e-2)  # the library may sum otherwise
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.parametrize("name", ["int4", "int8", "fp8"])
+def test_the_greedy_choice_of_a_head_in_codes(name, rows):
+    _, _, packed = held(name, 32001, 1024)
+    hidden = torch.randn(rows, 1024, device=CUDA).bfloat16()
+    torch.cuda.synchronize()
+    best, ids = head_argmax(hidden, packed.fused)
+    scores = hidden.double() @ coded_reference(packed.fused, torch.float64).T
+    torch.testing.assert_close(best.double(), scores.amax(-1), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(scores.gather(1, ids[:, None])[:, 0], scores.amax(-1), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_decoded_weights_are_the_reference(name):
+    _, _, packed = held(name, 96, 584)
+    exact = coded_reference(packed.fused)
+    torch.testing.assert_close(decode(packed.fused, torch.float32), exact, rtol=1e-6, atol=1e-9)
+
+
+def test_sizes_that_the_kernels_do_not_read_fall_back_to_the_reference():
+    spec = LinearSpec("w", (Part("w", 24),), 100)
+    form = FORMATS["int4"].fitted(spec)
+    packed = form.allocate(spec, torch.bfloat16, CUDA)
+    form.pack(packed, spec, {"weight": torch.randn(24, 100)})
+    form.finish(packed, spec)
+    choose(form, packed, spec, CUDA)
+    assert packed.fused is None
+    assert "codes" in packed.planes
+    x = torch.randn(3, 100, device=CUDA).bfloat16()
+    assert error(multiply(form, x, packed), x.double() @ form.dequantize(packed).double().T) < 5e-3
+
+
+def test_stacked_experts_keep_the_order_of_their_codes():
+    spec = LinearSpec("w", (Part("w", 64),), 256, experts=3)
+    form = FORMATS["int4"].fitted(spec)
+    packed: Packed = form.allocate(spec, torch.bfloat16, CUDA)
+    form.randomize(packed, spec, torch.Generator(device=CUDA).manual_seed(0), 0.02)
+    form.finish(packed, spec)
+    choose(form, packed, spec, CUDA)
+    assert set(packed.planes) >= {"codes", "scale"}
+    ends = torch.tensor([2, 2, 5], device=CUDA, dtype=torch.int32)
+    x = torch.randn(5, 256, device=CUDA).bfloat16()
+    weight = form.dequantize(packed).double()
+    exact = torch.cat((x[:2].double() @ weight[0].T, x[2:].double() @ weight[2].T))
+    assert error(form.linear_grouped(x, packed, ends), exact) < 5e-3
