@@ -36,6 +36,7 @@ from octavo.kernels import (
     dense_attention,
     head_argmax,
     paged_attention,
+    quant_decode,
     rms_norm,
     rope,
     rows,
@@ -48,6 +49,7 @@ from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.kv_format import KVScales
 from octavo.kernels.paged_attention import AttentionShape
+from octavo.kernels.quant_weight import CodedWeight, words_of
 
 # Most shared memory of a block by compute capability (CUDA C++ Programming Guide, technical specifications).
 TARGETS = {
@@ -148,6 +150,7 @@ def _exercise(target: int, full: bool) -> None:
         _attention(traits, native, _shape(128), full, code=code)
         _cache_writes(native, code)
     _products(traits, native, full)
+    _coded_products(traits, native, full)
     if full or target == 90:
         for dtype in others:
             _small_operations(dtype)
@@ -265,6 +268,36 @@ def _products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
         head_argmax.head_argmax(x, _empty(151936, hidden, dtype=dtype))
 
 
+def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
+    """Weights in codes; without `full`, one generation gets all of them, each of the others what tells it apart."""
+    hidden, inner = 896, 4864
+    every = full or traits.capability == 90
+    codes = ("int4", "int8", "e4m3") if every or traits.capability in (75, 80) else ("int4",)
+    counts = (1, 8, 16, 64) if full else (1, 8, 64) if every else (8,) if traits.tensor_cores else (1,)
+    for code, few in product(codes, counts):
+        if few > 16 and code != "int4" and not full:
+            continue
+        x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
+        gate_up = _coded(code, 2 * inner, hidden, dtype, "shift")
+        folded = norm if skinny_linear.folds_norm(x, gate_up, True) else None
+        skinny_linear.skinny_linear(x, gate_up, norm=folded, act="silu")
+        if full or (every and few == 8):
+            down = _coded(code, hidden, inner, dtype, "zero")
+            skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
+    if every:
+        quant_decode.decode(_coded("int4", hidden, inner, dtype, "shift"), dtype)
+
+
+def _coded(code: str, outs: int, size: int, dtype: torch.dtype, kind: str) -> CodedWeight:
+    if code != "int4":
+        codes = _empty(outs, size, dtype=torch.int8 if code == "int8" else torch.uint8)
+        return CodedWeight(code, codes, _empty(outs, 1, dtype=torch.float32), size, size)  # type: ignore[arg-type]
+    words, scale = _empty(outs, words_of(size), dtype=torch.int16), _empty(outs, -(-size // 128), dtype=dtype)
+    if kind == "shift":
+        return CodedWeight("int4", words, scale, size, 128, shift=scale)
+    return CodedWeight("int4", words, scale, size, 128, zero=_empty(*scale.shape, dtype=torch.uint8))
+
+
 def _sampling() -> None:
     scores = _empty(4, 128256, dtype=torch.float32)
     sampling.argmax(scores)
@@ -333,6 +366,8 @@ def _describe(kernel: JITFunction, args: tuple[object, ...], kwargs: dict[str, o
 
 
 _TYPE_NAMES = {
+    torch.int8: "i8",
+    torch.int16: "i16",
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
