@@ -26,6 +26,7 @@ from octavo.kernels import (
     dense_attention,
     head_argmax,
     paged_attention,
+    quant_decode,
     rms_norm,
     rope,
     sampling,
@@ -36,6 +37,7 @@ from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import device_traits
 from octavo.kernels.kv_format import KVScales, head_bytes, quantize
 from octavo.kernels.paged_attention import AttentionShape
+from octavo.kernels.quant_weight import CodedWeight, words_of
 
 LAYER_8B = AttentionShape(32, 8, 128, 128, 128**-0.5)
 LAYER_HALF_B = AttentionShape(14, 2, 64, 64, 64**-0.5)
@@ -242,6 +244,70 @@ def product_cases(
         yield label, seconds, library, moved / seconds / 1e9
 
 
+def random_codes(code: str, outs: int, size: int) -> CodedWeight:
+    """A weight [outs, size] in int4 with groups of 128 and shifts, or in 8-bit codes with a scale a row."""
+    if code == "int4":
+        words = torch.randint(-32768, 32768, (outs, words_of(size)), dtype=torch.int16, device="cuda")
+        scale = torch.rand(outs, -(-size // 128), device="cuda").bfloat16() * size**-0.5
+        return CodedWeight(code, words, scale, size, 128, shift=-7.5 * scale)
+    scale = torch.rand(outs, 1, device="cuda") / 64 * size**-0.5
+    codes = torch.randint(-127, 128, (outs, size), dtype=torch.int8, device="cuda")
+    if code == "int8":
+        return CodedWeight(code, codes, scale, size, size)
+    return CodedWeight("e4m3", codes.float().to(torch.float8_e4m3fn).view(torch.uint8), scale, size, size)
+
+
+def coded_cases(
+    code: str, rows: int, hidden: int, inner: int, merged: int, dtype: torch.dtype
+) -> Iterator[tuple[str, float, float]]:
+    """(product, seconds, GB/s of the weights) of a layer's products with weights in codes, with what stands around them
+    up to 16 rows, alone beyond; then decoding gate and up for the library's product."""
+
+    def random(*dims: int) -> Tensor:
+        return torch.randn(*dims, device="cuda", dtype=dtype) * dims[-1] ** -0.5
+
+    few = rows <= skinny_linear.MAX_ROWS
+    stream, attended, gated, norm = random(rows, hidden), random(rows, hidden), random(rows, inner), random(hidden)
+    squares = torch.rand(rows, triton.cdiv(hidden, 16), device="cuda")
+
+    def normed(weight: CodedWeight, act: str | None) -> Tensor:
+        if not few:
+            return skinny_linear.skinny_linear(stream, weight)
+        folds = skinny_linear.folds_norm(stream, weight, act is not None)
+        around = {"norm": norm} if folds else {"squares": squares}
+        return skinny_linear.skinny_linear(stream, weight, act=act, eps=1e-6, **around)
+
+    def added(x: Tensor, weight: CodedWeight) -> object:
+        if not few:
+            return skinny_linear.skinny_linear(x, weight)
+        return skinny_linear.skinny_linear_add(x, weight, None, stream, norm)
+
+    cases: list[tuple[str, int, int, Callable[[CodedWeight], object]]] = [
+        ("qkv", merged, hidden, partial(normed, act=None)),
+        ("o", hidden, hidden, partial(added, attended)),
+        ("gate, up", 2 * inner, hidden, partial(normed, act="silu")),
+        ("down", hidden, inner, partial(added, gated)),
+        ("decoding gate, up", 2 * inner, hidden, lambda weight: quant_decode.decode(weight, dtype)),
+    ]
+    for label, outs, size, launch in cases:
+        weights = [random_codes(code, outs, size)]
+        moved = weights[0].nbytes
+        weights += [random_codes(code, outs, size) for _ in range(max(1, min(63, ROTATED_BYTES // moved)))]
+        seconds = measure([partial(launch, weight) for weight in weights])
+        yield label, seconds, moved / seconds / 1e9
+
+
+def print_codes(dtype: torch.dtype) -> None:
+    """A line a code and number of rows, at the shape of an 8B model."""
+    print(f"\nproducts by codes, one layer of 8B, {dtype}: microseconds (GB/s of the codes), and those of a layer")
+    for code in ("int4", "int8", "e4m3"):
+        for rows in (1, 2, 8, 16, 64):
+            cases = list(coded_cases(code, rows, 4096, 14336, 6144, dtype))
+            line = "   ".join(f"{label}: {s * 1e6:.1f} ({g:,.0f})" for label, s, g in cases)
+            layer = sum(seconds for _, seconds, _ in cases[:-1])
+            print(f"{code:<5} {rows:>2} rows   {line}   layer: {layer * 1e6:.1f}", flush=True)
+
+
 def argmax_case(rows: int, vocabulary: int) -> tuple[float, float]:
     """(seconds, GB/s) of the greedy choice."""
     moved = rows * vocabulary * 4
@@ -268,11 +334,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Prints the tables; 1 without a CUDA GPU."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
-    dtype = getattr(torch, parser.parse_args(arguments).dtype)
+    parser.add_argument("--codes", action="store_true", help="only the products with weights in fewer bits")
+    flags = parser.parse_args(arguments)
+    dtype = getattr(torch, flags.dtype)
     if not torch.cuda.is_available():
         print("This needs a CUDA GPU.", file=sys.stderr)
         return 1
     print(head())
+    if flags.codes:
+        print_codes(dtype)
+        return 0
     shapes = (("8B", LAYER_8B, 4096, 14336), ("0.5B", LAYER_HALF_B, 896, 4864))
 
     print(f"\nrotary + KV write + decode attention, one layer, {dtype}, pages of {PAGE_SIZE}: microseconds (GB/s)")

@@ -32,7 +32,7 @@ def decode(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
         SIZE=size, GROUP=weight.group, OFFSET=weight.offset if weight.zero is None else 0,
         ZERO=0 if zero is None else 1 if weight.shift is None else 2,
         CODE=0 if four_bit else code_of(weight, weight.codes.device, device_traits(weight.codes.device)),
-        BLOCK=_BLOCK, num_warps=4,
+        BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
