@@ -146,7 +146,7 @@ def _exercise(target: int, full: bool) -> None:
     _rows()
     _small_operations(native)
     _attention(traits, native, _shape(128), full)
-    for code in (torch.float8_e4m3fn, torch.int8) if full or target == 90 else (torch.float8_e4m3fn,):
+    for code in (torch.float8_e4m3fn, torch.int8) if full else _CODES.get(target, ()):
         _attention(traits, native, _shape(128), full, code=code)
         _cache_writes(native, code)
     _products(traits, native, full)
@@ -162,6 +162,7 @@ def _exercise(target: int, full: bool) -> None:
         _attention(traits, native, AttentionShape(8, 4, 256, 256, 0.06, softcap=50.0, window=4096), full, 8192)
 
 
+_CODES = {75: (torch.int8,), 80: (torch.float8_e4m3fn,), 90: (torch.float8_e4m3fn, torch.int8), 120: (torch.int8,)}
 _SPREAD = {75: (64,), 80: (96,), 86: (64,), 89: (80,), 90: (256,)}  # more head sizes, one a generation
 
 
