@@ -61,25 +61,33 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-HERE = Path(__file__).parent
 INTERPRETED = "kernels/test_interpreted.py"
 LONGEST = ("kernels/test_compile.py", "browser", f"{INTERPRETED}[attention]", f"{INTERPRETED}[others]")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In one process the browser's tests come last. Shared by several, the longest come first, and what has a fixture
-    in common, a file or the browser, stays together."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        items.sort(key=lambda item: _group(item) == "browser")
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=lambda item: (*LONGEST, _group(item)).index(_group(item)))
+    """In one process the browser's tests come last, shared by several (`pytest -n 2`) the longest come first."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: (*LONGEST, _group(item.nodeid)).index(_group(item.nodeid)))
+    else:
+        items.sort(key=lambda item: _group(item.nodeid) == "browser")
 
 
-def _group(item: pytest.Item) -> str:
-    place = item.path.relative_to(HERE).as_posix()
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keeps together in one process what has a fixture in common: a file, or the browser."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    config.option.loadscopereorder = False  # the order is that of above
+    return Scheduling(config, log)
+
+
+def _group(nodeid: str) -> str:
+    place, _, name = nodeid.removeprefix("tests/").partition("::")
     if place == INTERPRETED:
-        return place + item.name[item.name.index("[") :]  # the halves need not stay together
+        return place + name[name.index("[") :]  # the halves need not stay together
     return "browser" if place.startswith("browser/") else place
