@@ -40,6 +40,7 @@ def test_while_the_model_loads_the_page_shows_it_and_can_be_written_in(slow_serv
 def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_loss(
     slow_server: Any, open_context: Any
 ) -> None:
+    (slow_server.folder / "slow").unlink(missing_ok=True)
     watched = open_context(slow_server)
     page = watched.context.new_page()
     page.goto(slow_server.url)
