@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import device_traits
 from octavo.kernels.linear_tiles import DotTile, GemvTile
-from octavo.kernels.quant_linear import choose_coded_tile
+from octavo.kernels.quant_linear import coded_tile
 from octavo.kernels.quant_weight import CodedWeight
 from octavo.kernels.sampling import argmax_reference
 from octavo.kernels.skinny_linear import choose_head_tile, launch
@@ -40,7 +40,7 @@ def head_argmax(
     device = hidden.device
     if tile is None:
         if isinstance(weight, CodedWeight):
-            tile = choose_coded_tile(weight.code, rows, weight.shape[0], size, False, device_traits(device))
+            tile = coded_tile(weight, rows, False, device_traits(device))
         else:
             tile = choose_head_tile(rows, weight.shape[0], size, device_traits(device))
     tiles = tile.tiles if isinstance(tile, DotTile) else 1

@@ -65,17 +65,23 @@ def launch_four_bit(
     )  # fmt: skip
 
 
+def coded_tile(weight: CodedWeight, rows: int, gated: bool, traits: DeviceTraits) -> GemvTile | DotTile:
+    """The kernel and tile for a product with a weight on a device with these figures."""
+    outs, size = weight.shape
+    return choose_coded_tile(weight.code, weight.group, rows, outs // 2 if gated else outs, size, gated, traits)
+
+
 @lru_cache(maxsize=256)
 def choose_coded_tile(
-    code: str, rows: int, outs: int, size: int, gated: bool, traits: DeviceTraits
+    code: str, group: int, rows: int, outs: int, size: int, gated: bool, traits: DeviceTraits
 ) -> GemvTile | DotTile:
-    """The kernel and tile for a product with codes of this shape on a device with these figures.
+    """The same for codes of this shape.
 
     Measured on an H200 with the shapes of an 8B model. One row of 4-bit codes and of E4M3 is faster by multiply-adds
     (51 against 80 and 81 against 114 us a layer), of int8 by tensor cores (69 against 80 us, each product alone).
     """
     if rows <= _gemv_rows(code, traits):
-        return _gemv_tile(code, size, gated)
+        return _four_bit_gemv(group, outs, size, gated, traits) if code == "int4" else GemvTile(4, 1024, 4)
     if code == "int4":
         return _four_bit_tile(rows, size, gated)
     if rows > 16:
@@ -94,14 +100,14 @@ def _gemv_rows(code: str, traits: DeviceTraits) -> int:
     return {"int4": 1, "e4m3": 2, "int8": 0}[code]
 
 
-def _gemv_tile(code: str, size: int, gated: bool) -> GemvTile:
-    if code != "int4":
-        return GemvTile(4, 1024, 4)
-    block_n = 4 if gated else 8
-    if size > 4096:
-        return GemvTile(block_n, 2048, 2)
-    warps = 4 if size > 2048 else 2 if size > 1024 else 1  # a thread has 32 columns: the whole row in one turn
-    return GemvTile(block_n, 1024 * warps, warps)
+def _four_bit_gemv(group: int, outs: int, size: int, gated: bool, traits: DeviceTraits) -> GemvTile:
+    # a thread has 32 columns; a row in one turn, if it is not too long, saves the registers of the next one
+    warps = 2 if size > 4096 else 4 if size > 2048 else 2 if size > 1024 else 1
+    lines = 8 if group >= BLOCK else 4  # scales of smaller groups take registers too
+    least = 4 if gated else 2
+    while lines > least and outs * (2 if gated else 1) // lines * warps < 6 * traits.multiprocessors:
+        lines //= 2
+    return GemvTile(lines // 2 if gated else lines, 1024 * warps, warps)
 
 
 def _four_bit_tile(rows: int, size: int, gated: bool) -> DotTile:

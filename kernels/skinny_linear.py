@@ -24,7 +24,7 @@ from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
 from octavo.kernels.linear_tiles import DotTile, GemvTile
-from octavo.kernels.quant_linear import choose_coded_tile, code_of, launch_four_bit
+from octavo.kernels.quant_linear import coded_tile, code_of, launch_four_bit
 from octavo.kernels.quant_number import PLAIN
 from octavo.kernels.quant_weight import CodedWeight, coded_reference
 
@@ -191,7 +191,7 @@ def _tile_for(x: Tensor, weight: Tensor | CodedWeight, outs: int, gated: bool) -
     rows, size = x.shape
     traits = device_traits(x.device)
     if isinstance(weight, CodedWeight):
-        return choose_coded_tile(weight.code, rows, outs, size, gated, traits)
+        return coded_tile(weight, rows, gated, traits)
     return choose_tile(rows, outs, size, gated, traits)
 
 

@@ -169,7 +169,7 @@ def test_tiles_fit_the_shared_memory_of_every_generation_and_hold_its_rows():
     for traits in TARGETS.values():
         shapes = ((6144, 4096, False), (14336, 4096, True), (4096, 14336, False), (896, 896, False))
         for code, rows, (outs, size, gated) in product(("int4", "int8", "e4m3"), (1, 2, 8, 16, 64), shapes):
-            tile = choose_coded_tile(code, rows, outs, size, gated, traits)
+            tile = choose_coded_tile(code, 128, rows, outs, size, gated, traits)
             if not isinstance(tile, DotTile):
                 assert rows <= 2
                 continue
@@ -179,6 +179,18 @@ def test_tiles_fit_the_shared_memory_of_every_generation_and_hold_its_rows():
             bytes_of_codes = tile.block_k // 2 if code == "int4" else tile.block_k
             turn = lines * bytes_of_codes + tile.block_t * tile.block_k * 2
             assert turn * tile.slices * (tile.stages - 1) <= traits.shared_bytes or not traits.tensor_cores
+
+
+def test_one_row_is_cut_as_it_was_measured():
+    def tile(outs, size, gated=False, group=128):
+        return choose_coded_tile("int4", group, 1, outs, size, gated, TARGETS[90])
+
+    assert tile(6144, 4096) == GemvTile(8, 4096, 4)
+    assert tile(4096, 4096) == GemvTile(8, 4096, 4)
+    assert tile(14336, 4096, gated=True) == GemvTile(4, 4096, 4)
+    assert tile(4096, 14336) == GemvTile(8, 2048, 2)
+    assert tile(14336, 4096, gated=True, group=32).block_n == 2  # so that sums and scales fit into registers
+    assert tile(1152, 896, group=32).block_n == 2  # few outputs: more programs
 
 
 def test_what_the_kernels_do_not_read_is_told():
