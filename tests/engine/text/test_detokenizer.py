@@ -45,7 +45,7 @@ def test_sentencepiece_streams_equal_one_shot_decoding_for_any_ids(sentencepiece
 
 
 @QUICK
-@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=40))  # stands for a blank
 def test_sentencepiece_streams_equal_the_library_for_any_text(sentencepiece: Tokenizer, text: str) -> None:
     ids = sentencepiece.encode(text)
     assert "".join(streamed(sentencepiece, ids)) == sentencepiece._backend.decode(ids, skip_special_tokens=True) == text
