@@ -45,8 +45,9 @@ def test_sentencepiece_streams_equal_one_shot_decoding_for_any_ids(sentencepiece
 
 
 @QUICK
-@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=40))  # stands for a blank
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=40))
 def test_sentencepiece_streams_equal_the_library_for_any_text(sentencepiece: Tokenizer, text: str) -> None:
+    """But the one character that stands for a blank."""
     ids = sentencepiece.encode(text)
     assert "".join(streamed(sentencepiece, ids)) == sentencepiece._backend.decode(ids, skip_special_tokens=True) == text
 
