@@ -24,7 +24,7 @@ from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
 from octavo.kernels.linear_tiles import DotTile, GemvTile
-from octavo.kernels.quant_linear import coded_tile, code_of, launch_four_bit
+from octavo.kernels.quant_linear import code_of, coded_tile, launch_four_bit
 from octavo.kernels.quant_number import PLAIN
 from octavo.kernels.quant_weight import CodedWeight, coded_reference
 
