@@ -234,6 +234,20 @@ def test_a_load_is_followed_cancelled_and_begun_again(client: TestClient, loads:
         tab.until("model", state="ready")
 
 
+def test_a_tab_is_told_which_model_its_load_would_bring(client: TestClient, loads: GatedLoads) -> None:
+    """After a model was chosen for this run it is that one, not config.yaml's."""
+    loads.open()
+    state = client.app.state  # type: ignore[attr-defined]
+    with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
+        tab = Speaker(socket)
+        state.host.load(state.settings.values, {"id": "org/chosen"})
+        tab.until("model", state="ready", id="org/chosen")
+        state.host.unload()
+        assert tab.until("model", state="empty")["configured"] == "org/chosen"
+        tab.say(k="load")
+        tab.until("model", state="ready", id="org/chosen")
+
+
 def test_other_web_pages_cannot_open_the_socket(client: TestClient) -> None:
     with (
         pytest.raises(WebSocketDisconnect) as refused,
