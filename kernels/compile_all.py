@@ -43,6 +43,7 @@ from octavo.kernels import (
     sampling,
     sampling_bounds,
     skinny_linear,
+    token_codes,
 )
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
@@ -287,6 +288,11 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
             skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
     if every:
         quant_decode.decode(_coded("int4", hidden, inner, dtype, "shift"), dtype)
+        sums, scales = _empty(32, hidden, dtype=torch.int32), _empty(hidden, 1, dtype=torch.float32)
+        token_codes.scale_sums(sums, scales[:32], scales, _empty(hidden, dtype=dtype), dtype)
+        token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.int8)
+        if traits.capability >= 89:
+            token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.float8_e4m3fn)
 
 
 def _coded(code: str, outs: int, size: int, dtype: torch.dtype, kind: str) -> CodedWeight:
@@ -369,6 +375,7 @@ def _describe(kernel: JITFunction, args: tuple[object, ...], kwargs: dict[str, o
 _TYPE_NAMES = {
     torch.int8: "i8",
     torch.int16: "i16",
+    torch.float8_e4m3fn: "fp8e4nv",
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",

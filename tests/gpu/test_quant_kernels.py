@@ -17,6 +17,7 @@ from octavo.kernels.head_argmax import head_argmax
 from octavo.kernels.quant_decode import decode
 from octavo.kernels.quant_weight import coded_reference
 from octavo.kernels.skinny_linear import folds_norm, skinny_linear, skinny_linear_add, skinny_linear_reference
+from octavo.kernels.token_codes import round_tokens, round_tokens_reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU at hand")]
 
@@ -30,6 +31,7 @@ FORMS = {
     "int4-symmetric": FORMATS["int4-symmetric"],
     "int8": FORMATS["int8"],
     "fp8": FORMATS["fp8"],
+    "int8-dynamic": FORMATS["int8-dynamic"],
     "AWQ": GroupedFormat("AWQ", SIGNED, 128, ANY, zeros=True, quantizes=False),
     "AWQ groups of 64": GroupedFormat("AWQ", SIGNED, 64, ANY, zeros=True, quantizes=False),
     "groups of 32": GroupedFormat("any", SYMMETRIC, 32, torch.float32, quantizes=False),
@@ -87,7 +89,7 @@ def test_products_of_any_number_of_rows(name, outs, size, dtype):
     for rows in ROWS:
         x = torch.randn(rows, size, device=CUDA, dtype=dtype)
         exact = x.double() @ weight.T + packed.bias.double()
-        rounds = name == "fp8" and rows > 16 and has_float8_units(CUDA)
+        rounds = rows > 16 and (name == "int8-dynamic" or (name == "fp8" and has_float8_units(CUDA)))
         found = multiply(form, x, packed)
         assert found.dtype == dtype
         assert error(found, exact) < (0.04 if rounds else 5e-3), rows
@@ -189,6 +191,19 @@ def test_decoded_weights_are_the_reference(name):
     _, _, packed = held(name, 96, 584)
     exact = coded_reference(packed.fused)
     torch.testing.assert_close(decode(packed.fused, torch.float32), exact, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+def test_tokens_are_rounded_as_torch_rounds_them(kind):
+    if kind == torch.float8_e4m3fn and not has_float8_units(CUDA):
+        pytest.skip("no FP8 units")
+    x = torch.randn(70, 14336, device=CUDA).bfloat16()
+    x[:, 5] *= 30
+    codes, scales = round_tokens(x, kind)
+    expected, expected_scales = round_tokens_reference(x, kind)
+    torch.testing.assert_close(scales, expected_scales, rtol=1e-6, atol=0)
+    assert float((codes.float() != expected.float()).float().mean()) < 1e-3
+    assert error(codes.float() * scales, x.double()) < (0.04 if kind == torch.float8_e4m3fn else 0.05)
 
 
 def test_sizes_that_the_kernels_do_not_read_fall_back_to_the_reference():

@@ -116,10 +116,13 @@ def test_on_a_gpu_codes_have_a_kernel_for_every_number_of_rows(
     form = FORMATS[name].fitted(SPEC)
     runs = find_all(form, SPEC, torch.float16, CUDA)
     few, many = gpu_codes.by_codes, gpu_codes.decoded
-    if name == "int8-dynamic" or (name == "fp8" and able >= (8, 9)):
-        many = None  # the format's own product, with activations in 8 bit
     some = few if able >= (8, 0) else many
-    wide = some if many is not None else None
+    wide = some
+    if name == "int8-dynamic":
+        many = wide = gpu_codes.whole_numbers
+        some = few if able >= (8, 0) else None  # the format's own product
+    elif name == "fp8" and able >= (8, 9):
+        many = wide = gpu_codes.eight_bit_floats
     assert runs == (few, some, some, wide, many, many)
     assert find_fused(form, SPEC, torch.float16, CUDA) is not None
     assert find_fused(form, SPEC, torch.float32, CUDA) is None

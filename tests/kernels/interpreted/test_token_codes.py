@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from octavo.kernels.token_codes import round_tokens, round_tokens_reference, scale_sums
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "size"), [(1, 40), (3, 2048), (2, 5000)])
+def test_tokens_are_rounded_by_their_own_largest(tokens, size, dtype):
+    x = torch.randn(tokens, size).to(dtype)
+    x[0, 7] = 300.0
+    codes, scales = round_tokens(x, torch.int8)
+    expected, expected_scales = round_tokens_reference(x, torch.int8)
+    torch.testing.assert_close(scales, expected_scales, rtol=1e-6, atol=0)
+    assert codes.dtype == torch.int8
+    assert int((codes.int() - expected.int()).abs().max()) <= 1
+    assert float((codes != expected).float().mean()) < 1e-3  # numbers half way between two codes
+    assert codes[0, 7] == 127
+
+
+def test_a_token_of_zeros_stays_zero_and_one_that_is_no_number_is_told():
+    x = torch.zeros(2, 64).half()
+    codes, scales = round_tokens(x, torch.int8)
+    assert not codes.any()
+    assert (scales > 0).all()
+    x[1, 5] = float("nan")
+    assert round_tokens(x, torch.int8)[1][1].isnan()
+
+
+def test_no_tokens_are_no_launch():
+    codes, scales = round_tokens(torch.empty(0, 64).half(), torch.int8)
+    assert codes.shape == (0, 64)
+    assert scales.shape == (0, 1)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_sums_are_scaled_by_token_and_output(with_bias):
+    sums = torch.randint(-(1 << 20), 1 << 20, (3, 2500), dtype=torch.int32)
+    by_token, by_output, bias = torch.rand(3, 1), torch.rand(2500, 1), torch.randn(2500).half() * 100
+    out = scale_sums(sums, by_token * 1e-3, by_output, bias if with_bias else None, torch.float32)
+    expected = sums.double() * by_token.double() * 1e-3 * by_output.double().T
+    expected = expected + bias.double() if with_bias else expected
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-3)
