@@ -49,9 +49,9 @@ def test_the_command_reports_one_line(starter_path: Path, tmp_path: Path, capsys
     text = tmp_path / "text.txt"
     text.write_text("The lamp is lit. " * 8, encoding="utf-8")
     flags = ["--model", str(starter_path), "--device", "cpu", "--quantization", "int8", "--tokens", "32"]
-    assert module.main([*flags, "--text", str(text)]) == 0
+    assert module.main([*flags, "--kv-cache-dtype", "fp8", "--text", str(text)]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert (row["quantization"], row["tokens"]) == ("int8", 31)
+    assert (row["quantization"], row["kv_cache_dtype"], row["tokens"]) == ("int8", "fp8", 31)
     assert 1 < row["perplexity"] < 20
     assert module.main([*flags, "--text", str(tmp_path / "missing.txt")]) == 1
     assert "missing.txt" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from octavo.engine.attention import choose_backend
 from octavo.engine.attention.base import AttnSpec
 from octavo.engine.attention.triton_backend import TritonBackend
 from octavo.kernels.decode_attention import decode_tile, wanted_programs
@@ -68,3 +69,13 @@ def test_small_shared_memory_takes_small_tiles():
     assert decode_tile(layer, torch.bfloat16, ADA, programs=8)[0].stages == 2
     assert decode_tile(layer, torch.float32, HOPPER)[1] is False
     assert prefill_tile(layer, 2, torch.bfloat16, HOPPER).m < large.m
+
+
+@pytest.mark.parametrize("traits", [HOPPER, ADA, TURING])
+def test_8_bit_caches_are_served_on_every_generation_unless_the_head_size_is_odd(traits, caplog):
+    for kv_dtype in (torch.int8, torch.float8_e4m3fn):
+        with as_device(traits), caplog.at_level("INFO"):
+            assert choose_backend(CUDA, torch.float16, [spec(80)], True, kv_dtype).name == "triton"
+            assert choose_backend(CUDA, torch.float16, [spec(81)], True).name == "triton"
+            assert choose_backend(CUDA, torch.float16, [spec(81)], True, kv_dtype).name == "torch"
+        assert "pairs of channels" in caplog.text

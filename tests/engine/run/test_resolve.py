@@ -115,6 +115,23 @@ def test_a_windowed_group_gets_fewer_pages_than_a_full_one() -> None:
     assert (windowed - 1) * 16 >= 512 + 256
 
 
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+def test_the_same_memory_holds_nearly_twice_the_pages_of_8_bit_codes_as_of_16_bit(kv: str) -> None:
+    config = EngineConfig(kv_memory_bytes=64 * MIB)
+    kv_dtype = resolve.resolve_kv_dtype(kv, torch.bfloat16)
+    plain, small = (
+        resolve.resolve_cache(config, [group()], 4096, dtype, CPU).num_pages[0] for dtype in (torch.bfloat16, kv_dtype)
+    )
+    dim = group().planes[0].dim
+    assert small / plain == pytest.approx(2 * dim / (dim + 4), rel=0.01)
+    assert resolve.kv_dtype_name(kv_dtype) == kv
+    assert resolve.resolve_kv_dtype("auto", torch.float16) == torch.float16
+    assert "8-bit" in (resolve.kv_dtype_notice(kv_dtype, CPU) or "")
+    assert resolve.kv_dtype_notice(kv_dtype, torch.device("cuda")) is None
+    assert resolve.kv_dtype_notice(torch.bfloat16, CPU) is None
+
+
 def test_the_chunk_is_what_was_asked_for_or_the_devices_own() -> None:
     assert resolve.resolve_chunk(64, CPU) == 64
     assert resolve.resolve_chunk(None, CPU) == 512
