@@ -37,6 +37,8 @@ ZH_CN: dict[str, str] = {
     "The model could not be loaded:": "模型无法加载：",
     "No model is loaded.": "没有加载模型。",
     "Choose one, then regenerate this reply.": "请先选一个，再重新生成这条回复。",
+    "{turns} left out: together they exceed the model's context of {window} tokens (oldest first, a quarter of the "
+    "context at a time).": "略去了 {turns}：合起来超过了模型 {window} 个词元的上下文（先略去最早的，每次四分之一）。",
     "The message is empty.": "消息是空的。",
     "Write something first.": "请先写点什么。",
     "Octavo is shutting down.": "Octavo 正在关闭。",

@@ -60,6 +60,10 @@ def _spoken(node: ast.AST, errors: set[str], *, in_panels: bool) -> Iterator[ast
             is_init = isinstance(inner, ast.Call) and _name(inner.func) == "__init__"
             if isinstance(inner, ast.Call) and is_init:
                 yield from _of_error(inner)
+    if isinstance(node, ast.FunctionDef) and "notice" in node.name:
+        yield from (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return) and inner.value)
+    if isinstance(node, ast.Assign) and any("notice" in _name(target) for target in node.targets):
+        yield node.value
     if not isinstance(node, ast.Call):
         return
     name = _name(node.func)
@@ -81,6 +85,9 @@ def _templates(node: ast.expr) -> Iterator[str]:
     if isinstance(node, ast.IfExp):
         yield from _templates(node.body)
         yield from _templates(node.orelse)
+    elif isinstance(node, ast.Tuple):
+        for element in node.elts:
+            yield from _templates(element)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         if " " in node.value:
             yield node.value
