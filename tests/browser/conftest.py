@@ -60,7 +60,7 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, str(SERVE), str(self.folder)], stdout=log, stderr=log, env=environment
             )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 150
         while time.monotonic() < end and self.process.poll() is None:
             try:
                 with urllib.request.urlopen(f"{self.url}/api/status", timeout=2):
