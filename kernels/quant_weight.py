@@ -41,11 +41,6 @@ class CodedWeight:
         return self.codes.shape[0], self.size
 
     @property
-    def bits(self) -> int:
-        """Of a code."""
-        return 4 if self.code == "int4" else 8
-
-    @property
     def nbytes(self) -> int:
         """What a product has to read."""
         planes = (self.codes, self.scale, self.zero, self.shift)
