@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec
+from octavo.engine.model.compiled_weights import LinearTable, form_of
 from octavo.engine.model.parameters import Weights
 from octavo.engine.model.spec import ModelSpec
-from octavo.engine.quant.plain import PlainFormat
+from octavo.engine.quant.base import WeightRef
 from octavo.kernels.cpu.compiled import compile_entry, drop_kept, drop_others, is_kept, tag
 from octavo.kernels.cpu.crew import Crew
 from octavo.kernels.cpu.fields import (
@@ -138,6 +139,7 @@ class CompiledDecode:
     ) -> None:
         self._spec, self._weights, self._attn_specs = spec, weights, attn_specs
         self._ropes = rope_tables
+        self._linears = LinearTable(_linears(weights))
         self._dtype, self._tag = weights.dtype, tag(_KINDS[weights.dtype])
         self._entry = Entry.of(weights.dtype)
         self._kv: Sequence[object] | None = None  # the cache that the table of layers points into
@@ -148,14 +150,11 @@ class CompiledDecode:
 
     @staticmethod
     def serves(weights: Weights) -> bool:
-        """Whether all linears are merged and held as plain rows, which can still be otherwise when a checkpoint keeps
-        some parts as it stores them."""
-        refs = [weights.head]
-        for layer in weights.layers:
-            if len(layer.qkv) != 1 or len(layer.gate_up) != 1:
-                return False
-            refs += [*layer.qkv, layer.o, *layer.gate_up, layer.down]
-        return all(type(ref.format) is PlainFormat for ref in refs)
+        """Whether all linears are merged and held as the kernels read them, which can still be otherwise when a
+        checkpoint keeps some parts as it stores them."""
+        if any(len(layer.qkv) != 1 or len(layer.gate_up) != 1 for layer in weights.layers):
+            return False
+        return all(form_of(ref.format) is not None for ref in _linears(weights))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether the kernels are there, after so long at most."""
@@ -207,8 +206,10 @@ class CompiledDecode:
         self._configurations = {columns: tiles.configuration(columns) for columns in (8, 16)}
         spec, table = self._spec, self._table
         layers = np.zeros((len(spec.layers), len(Layer)), dtype=np.int64)
+        head, *linears = self._linears.addresses
         for index, row in enumerate(layers):
             self._describe(index, step, row)
+            row[[Layer.QKV, Layer.O, Layer.GATE_UP, Layer.DOWN]] = linears[4 * index : 4 * index + 4]
         self._groups = np.zeros((1 + max(kv.group for kv in step.layers), len(Group)), dtype=np.int64)
         factors = np.zeros(len(Factor), dtype=np.float32)
         factors[Factor.NORM_EPS], factors[Factor.ATTN_SCALE] = spec.norm_eps, spec.attn_scale
@@ -229,7 +230,7 @@ class CompiledDecode:
         table[Step.LAYERS], table[Step.NUM_LAYERS] = layers.ctypes.data, len(layers)
         table[Step.GROUPS], table[Step.FACTORS] = self._groups.ctypes.data, factors.ctypes.data
         table[Step.FINAL_NORM] = self._weights.norm.data_ptr()
-        table[Step.HEAD], table[Step.VOCABULARY] = self._weights.head.acquire().weight.data_ptr(), spec.vocab_size
+        table[Step.HEAD], table[Step.VOCABULARY] = head, spec.vocab_size
         table[Step.WIDTH], table[Step.INNER_WIDTH] = width, spec.intermediate_size
         table[Step.Q_HEADS], table[Step.KV_HEADS] = spec.q_heads, spec.kv_heads
         table[Step.HEAD_SIZE], table[Step.ACT] = spec.head_size, _ACTIVATIONS[spec.activation]
@@ -244,16 +245,6 @@ class CompiledDecode:
         row[Layer.ROPE], row[Layer.ROPE_PAIRS] = self._ropes[rope].data_ptr(), self._ropes[rope].shape[1] // 2
         row[Layer.K], row[Layer.V], row[Layer.GROUP] = kv.k.data_ptr(), kv.v.data_ptr(), kv.group
         row[Layer.WINDOW] = self._attn_specs[index].window or 0
-        linears = (
-            (layer.qkv[0], Layer.QKV, Layer.QKV_BIAS),
-            (layer.o, Layer.O, Layer.O_BIAS),
-            (layer.gate_up[0], Layer.GATE_UP, Layer.GATE_UP_BIAS),
-            (layer.down, Layer.DOWN, Layer.DOWN_BIAS),
-        )
-        for ref, weight, bias in linears:
-            packed = ref.acquire()
-            row[weight], row[bias] = packed.weight.data_ptr(), _address(packed.bias)
-            ref.release()
         row[Layer.ATTN_NORM], row[Layer.ATTN_POST_NORM] = _address(layer.attn_norm), _address(layer.attn_post_norm)
         row[Layer.MLP_NORM], row[Layer.MLP_POST_NORM] = _address(layer.mlp_norm), _address(layer.mlp_post_norm)
         row[Layer.Q_NORM], row[Layer.K_NORM] = _address(layer.q_norm), _address(layer.k_norm)
@@ -280,6 +271,14 @@ class CompiledDecode:
             self._table[Step.TILES] = self._configurations[columns].ctypes.data
         self._counters.fill(0)
         return self._crew
+
+
+def _linears(weights: Weights) -> list[WeightRef]:
+    """The head, then four of each layer."""
+    refs = [weights.head]
+    for layer in weights.layers:
+        refs += [*layer.qkv, layer.o, *layer.gate_up, layer.down]
+    return refs
 
 
 def _address(tensor: Tensor | None) -> int:

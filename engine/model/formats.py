@@ -14,6 +14,7 @@ from math import prod
 import torch
 
 from octavo.engine.load.checkpoint import TensorInfo
+from octavo.engine.model.compiled_weights import form_of
 from octavo.engine.model.families import WeightPlan, parameter_count
 from octavo.engine.model.parameters import Formats, part_shapes
 from octavo.engine.model.spec import ModelSpec
@@ -50,6 +51,8 @@ class FormatChoice:
         """What a user should know who chose a format for its speed."""
         sample = LinearSpec("sample", (Part("sample", 1024),), 1024)
         if not form.decodes(self.device) or (self.fusion and self._served(form.fitted(sample), sample)):
+            return ()
+        if self.row_major and form_of(form.fitted(sample)) is not None:  # by the kernels that also want plain rows
             return ()
         place = "the CPU" if self.device.type == "cpu" else "this GPU"
         return (

@@ -12,7 +12,7 @@ from numba import njit
 
 from octavo.kernels.cpu.fields import KEYS, Factor, Group, Layer, Step
 from octavo.kernels.cpu.numbers import EXACT, FAST, apart, exp, floats, ints, item_size, lane, longs, put, tanh
-from octavo.kernels.cpu.products import block_of, keep
+from octavo.kernels.cpu.products import block_of, keep, way_of
 from octavo.kernels.cpu.vectors import fetch, largest, make_mixture, make_products
 
 _ZERO, _ONE, _NONE = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
@@ -218,10 +218,11 @@ def attend(kind, step, layer, scratch, row, head):  # type: ignore[no-untyped-de
         key += count
 
     first = block_of(step[Step.BLOCK_ROWS], row)
-    block, columns, out = longs(step[Step.BLOCK_ROWS])[first], step[Step.COLUMNS], step[Step.ATTENDED]
+    block, out = longs(step[Step.BLOCK_ROWS])[first], step[Step.ATTENDED]
+    way = way_of(step, longs(layer[Layer.O]))
     width = step[Step.Q_HEADS] * size
     for member in range(group):
         share = _ONE / best[2 * member + 1] if end > 0 else _ZERO
         for i in range(size):
             value = mixed[member * size + lane(kind, i)] * share
-            keep(kind, columns, out, width, row, first, block, (head * group + member) * size + i, value)
+            keep(way, out, width, row, first, block, (head * group + member) * size + i, value)

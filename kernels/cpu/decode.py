@@ -17,9 +17,9 @@ import numpy as np
 from numba import njit
 
 from octavo.kernels.cpu.attention import attend, inverse_rms
-from octavo.kernels.cpu.fields import LINE, Factor, Layer, Step
-from octavo.kernels.cpu.numbers import EXACT, activate, apart, floats, get, item_size, lane, longs, put
-from octavo.kernels.cpu.products import keep, product, tile, unit_outputs
+from octavo.kernels.cpu.fields import LINE, PARTED, Factor, Layer, Linear, Step
+from octavo.kernels.cpu.numbers import EXACT, activate, apart, floats, get, longs, parted, put
+from octavo.kernels.cpu.products import keep, product, tile, unit_outputs, way_of
 from octavo.kernels.cpu.team import claim, finish, is_open
 from octavo.kernels.cpu.tiles import TILE, begin_tiles, end_tiles
 
@@ -27,7 +27,7 @@ _ONE = np.float32(1.0)
 
 
 @njit(**EXACT)
-def _pack(kind, columns, rows, blocks, source, factors, weight, size, target):  # type: ignore[no-untyped-def]
+def _pack(way, rows, blocks, source, factors, weight, size, target):  # type: ignore[no-untyped-def]
     """Rows [rows, size] times a factor a row and a weight a column (if its address is not 0), for the products."""
     apart()
     x, y, scale = floats(source), floats(target), floats(weight)
@@ -36,22 +36,23 @@ def _pack(kind, columns, rows, blocks, source, factors, weight, size, target):  
         if row == first + block:
             first, block = row, longs(blocks)[row]
         factor = floats(factors)[row]
-        if columns:
+        if way > PARTED:
             for i in range(size):
                 value = x[row * size + i] * factor
-                keep(kind, columns, target, size, row, first, block, i, value * scale[i] if weight else value)
+                keep(way, target, size, row, first, block, i, value * scale[i] if weight else value)
             continue
         for begin in range(0, size, 32):
             place = first * size + begin * block + (row - first) * 32
             for i in range(32):
+                at = parted(i) if way == PARTED else i
                 value = x[row * size + begin + i] * factor
                 if weight:
                     value *= scale[begin + i]
-                y[place + lane(kind, i)] = value
+                y[place + at] = value
 
 
 @njit(**EXACT)
-def _join(kind, step, hidden, delta, post_norm, norm, total, factors, x):  # type: ignore[no-untyped-def]
+def _join(step, way, hidden, delta, post_norm, norm, total, factors, x):  # type: ignore[no-untyped-def]
     """The residual stream and what a block adds to it, and its norm for the products: private copies, all rows.
 
     total [R, H] = hidden + residual factor * (delta, normed if there is a weight for it); x = norm of total, or total.
@@ -76,7 +77,7 @@ def _join(kind, step, hidden, delta, post_norm, norm, total, factors, x):  # typ
                 result[first + i] = stream[first + i] + scale * (added[first + i] * weight[i])
         scales[row] = inverse_rms(result, first, width, eps) if norm else _ONE
     if x:
-        _pack(kind, step[Step.COLUMNS], rows, step[Step.BLOCK_ROWS], total, factors, norm, width, x)
+        _pack(way, rows, step[Step.BLOCK_ROWS], total, factors, norm, width, x)
 
 
 @njit(**EXACT)
@@ -84,15 +85,15 @@ def _gated(kind, step, layer, x, own, first, last):  # type: ignore[no-untyped-d
     """Inner channels [first, last) of all rows: both products, then act(gate) * up, for the next product."""
     apart()
     rows, width, inner = step[Step.ROWS], step[Step.WIDTH], step[Step.INNER_WIDTH]
-    columns, blocks, line = step[Step.COLUMNS], step[Step.BLOCK_ROWS], TILE * 4
-    act, w, bias = step[Step.ACT], layer[Layer.GATE_UP], layer[Layer.GATE_UP_BIAS]
-    stride = width * item_size(kind)
+    blocks, line, act = step[Step.BLOCK_ROWS], TILE * 4, step[Step.ACT]
+    linear, next_way = longs(layer[Layer.GATE_UP]), way_of(step, longs(layer[Layer.DOWN]))
+    way, bias = way_of(step, linear), linear[Linear.BIAS]
     gates, ups = own + TILE * line, own + 2 * TILE * line
     gate, up = floats(gates), floats(ups)
     for output in range(first, last, TILE):
         at = min(output, inner - TILE)
-        tile(kind, columns, rows, blocks, w + at * stride, x, width, gates, line, own)
-        tile(kind, columns, rows, blocks, w + (inner + at) * stride, x, width, ups, line, own)
+        tile(kind, linear, at, way, rows, blocks, x, width, gates, line, own)
+        tile(kind, linear, inner + at, way, rows, blocks, x, width, ups, line, own)
         if bias:
             for i in range(rows * TILE):
                 gate[i] += get(kind, bias, at + i % TILE)
@@ -104,20 +105,20 @@ def _gated(kind, step, layer, x, own, first, last):  # type: ignore[no-untyped-d
             if row == begin + block:
                 begin, block = row, longs(blocks)[row]
             for i in range(TILE):
-                keep(kind, columns, step[Step.INNER], inner, row, begin, block, at + i, gate[row * TILE + i])
+                keep(next_way, step[Step.INNER], inner, row, begin, block, at + i, gate[row * TILE + i])
 
 
 @njit(**EXACT)
-def _products(kind, step, counters, thread, w, bias, x, size, y, outputs, own):  # type: ignore[no-untyped-def]
+def _products(kind, step, counters, thread, linear, x, size, y, outputs, own):  # type: ignore[no-untyped-def]
     """A phase that is one product with rows which are already in place."""
     apart()
-    rows, team, columns, blocks = step[Step.ROWS], step[Step.TEAM], step[Step.COLUMNS], step[Step.BLOCK_ROWS]
-    chunk = unit_outputs(kind, size, 1)
+    rows, team, blocks, way = step[Step.ROWS], step[Step.TEAM], step[Step.BLOCK_ROWS], way_of(step, linear)
+    chunk = unit_outputs(linear, size, 1)
     units, done = (outputs + chunk - 1) // chunk, 0
     unit = claim(counters, units, team, thread)
     while unit >= 0:
         last = min(outputs, unit * chunk + chunk)
-        product(kind, columns, rows, blocks, w, bias, x, size, y, outputs, unit * chunk, last, own)
+        product(kind, linear, way, rows, blocks, x, size, y, outputs, unit * chunk, last, own)
         done += 1
         unit = claim(counters, units, team, thread)
     finish(counters, units, team, done)
@@ -128,12 +129,12 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
     apart()
     rows, team, width = step[Step.ROWS], step[Step.TEAM], step[Step.WIDTH]
     inner, kv_heads = step[Step.INNER_WIDTH], step[Step.KV_HEADS]
-    columns, blocks = step[Step.COLUMNS], step[Step.BLOCK_ROWS]
+    blocks = step[Step.BLOCK_ROWS]
     q_width = step[Step.Q_HEADS] * step[Step.HEAD_SIZE]
     merged = q_width + 2 * kv_heads * step[Step.HEAD_SIZE]
     numbers = rows * width
     x = step[Step.SCRATCH] + thread * step[Step.SCRATCH_SIZE]
-    total = x + max(rows, columns) * width * 4
+    total = x + max(rows, step[Step.COLUMNS]) * width * 4
     own = total + numbers * 4
     counters, phase = step[Step.COUNTERS], (team + 1) * LINE
     old, new = step[Step.HIDDEN], step[Step.HIDDEN] + numbers * 4
@@ -142,17 +143,17 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
     for index in range(step[Step.NUM_LAYERS]):
         layer = longs(step[Step.LAYERS] + index * len(Layer) * 8)
 
-        chunk = unit_outputs(kind, width, 1)
+        linear = longs(layer[Layer.QKV])
+        way, chunk = way_of(step, linear), unit_outputs(linear, width, 1)
         units, done, unit = (merged + chunk - 1) // chunk, 0, -1
         if is_open(counters, units, team):
-            _join(kind, step, old, delta, post_norm, layer[Layer.ATTN_NORM], total, own, x)
+            _join(step, way, old, delta, post_norm, layer[Layer.ATTN_NORM], total, own, x)
             unit = claim(counters, units, team, thread)
         while unit >= 0:
             if unit == 0:
                 _copy(total, new, numbers)
-            first, last = unit * chunk, min(merged, unit * chunk + chunk)
-            w, bias, y = layer[Layer.QKV], layer[Layer.QKV_BIAS], step[Step.QKV]
-            product(kind, columns, rows, blocks, w, bias, x, width, y, merged, first, last, own)
+            first, last, y = unit * chunk, min(merged, unit * chunk + chunk), step[Step.QKV]
+            product(kind, linear, way, rows, blocks, x, width, y, merged, first, last, own)
             done += 1
             unit = claim(counters, units, team, thread)
         finish(counters, units, team, done)
@@ -170,15 +171,16 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
         finish(counters, units, team, done)
         counters += phase
 
-        w, bias, source = layer[Layer.O], layer[Layer.O_BIAS], step[Step.ATTENDED]
-        _products(kind, step, counters, thread, w, bias, source, q_width, added, width, own)
+        linear, source = longs(layer[Layer.O]), step[Step.ATTENDED]
+        _products(kind, step, counters, thread, linear, source, q_width, added, width, own)
         counters += phase
         delta, post_norm = added, layer[Layer.ATTN_POST_NORM]
 
-        chunk = unit_outputs(kind, width, 2)
+        linear = longs(layer[Layer.GATE_UP])
+        way, chunk = way_of(step, linear), unit_outputs(linear, width, 2)
         units, done, unit = (inner + chunk - 1) // chunk, 0, -1
         if is_open(counters, units, team):
-            _join(kind, step, old, delta, post_norm, layer[Layer.MLP_NORM], total, own, x)
+            _join(step, way, old, delta, post_norm, layer[Layer.MLP_NORM], total, own, x)
             unit = claim(counters, units, team, thread)
         while unit >= 0:
             if unit == 0:
@@ -190,14 +192,14 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
         counters += phase
         old, new = new, old
 
-        w, bias, source = layer[Layer.DOWN], layer[Layer.DOWN_BIAS], step[Step.INNER]
-        _products(kind, step, counters, thread, w, bias, source, inner, added, width, own)
+        linear, source = longs(layer[Layer.DOWN]), step[Step.INNER]
+        _products(kind, step, counters, thread, linear, source, inner, added, width, own)
         counters += phase
         post_norm = layer[Layer.MLP_POST_NORM]
 
     done = 0
     if claim(counters, 1, team, thread) == 0:
-        _join(kind, step, old, delta, post_norm, 0, total, own, 0)
+        _join(step, 0, old, delta, post_norm, 0, total, own, 0)
         _write_normed(kind, step, total)
         done = 1
     finish(counters, 1, team, done)
@@ -223,8 +225,8 @@ def _write_normed(kind, step, total):  # type: ignore[no-untyped-def]
 
 @njit(**EXACT)
 def decode(kind, table, thread):  # type: ignore[no-untyped-def]
-    """A member of the team's part of a step. `kind` is of the type that means how weights, keys and values are stored
-    (vectors.py), `table` is the address of Step's numbers."""
+    """A member of the team's part of a step. `kind` is of the type that means how plain weights, keys and values are
+    stored (vectors.py), `table` is the address of Step's numbers."""
     step = longs(table)
     if step[Step.COLUMNS]:
         begin_tiles(step[Step.TILES])
@@ -239,18 +241,19 @@ def project(kind, table, thread):  # type: ignore[no-untyped-def]
     VOCABULARY, OUT (the rows, as stored), LOGITS and what decides how rows are kept are looked at."""
     apart()
     step = longs(table)
-    rows, columns, size, blocks = step[Step.ROWS], step[Step.COLUMNS], step[Step.WIDTH], step[Step.BLOCK_ROWS]
-    if columns:
+    rows, size, blocks, linear = step[Step.ROWS], step[Step.WIDTH], step[Step.BLOCK_ROWS], longs(step[Step.HEAD])
+    way = way_of(step, linear)
+    if way > PARTED:
         begin_tiles(step[Step.TILES])
     x = step[Step.SCRATCH] + thread * step[Step.SCRATCH_SIZE]
-    own = x + max(rows, columns) * size * 4
+    own = x + max(rows, step[Step.COLUMNS]) * size * 4
     first, block = 0, 0
     for row in range(rows):
         if row == first + block:
             first, block = row, longs(blocks)[row]
         for i in range(size):
-            keep(kind, columns, x, size, row, first, block, i, get(kind, step[Step.OUT], row * size + i))
-    w, y, outputs = step[Step.HEAD], step[Step.LOGITS], step[Step.VOCABULARY]
-    _products(kind, step, step[Step.COUNTERS], thread, w, 0, x, size, y, outputs, own)
-    if columns:
+            keep(way, x, size, row, first, block, i, get(kind, step[Step.OUT], row * size + i))
+    y, outputs = step[Step.LOGITS], step[Step.VOCABULARY]
+    _products(kind, step, step[Step.COUNTERS], thread, linear, x, size, y, outputs, own)
+    if way > PARTED:
         end_tiles()

@@ -39,7 +39,7 @@ class _Step(NamedTuple):
     ACT: int = 25  # 0 SiLU, 1 GELU by tanh
     COLUMNS: int = 26  # 0, or of the tile unit: ROWS rounded up
     TILES: int = 27  # the unit's configuration for so many columns
-    HEAD: int = 28  # row-major [VOCABULARY, H]
+    HEAD: int = 28  # int64 [Linear]: [VOCABULARY, H]
     VOCABULARY: int = 29
     LOGITS: int = 30  # float32 [R, VOCABULARY]
     ORDERED: int = 31  # 1: rows attend to keys that rows before them bring in this step
@@ -54,28 +54,46 @@ class _Group(NamedTuple):
 
 
 class _Layer(NamedTuple):
-    """A weight is row-major [out, in]; an address of 0 means that there is none."""
+    """An address of 0 means that there is none."""
 
     ATTN_NORM: int = 0
-    QKV: int = 1
-    QKV_BIAS: int = 2
-    Q_NORM: int = 3
-    K_NORM: int = 4
-    ROPE: int = 5  # float32 [positions, 2 ROPE_PAIRS]: cosines, then sines
-    ROPE_PAIRS: int = 6
-    K: int = 7  # [pages, Hkv, PAGE_SIZE, D]
-    V: int = 8
-    GROUP: int = 9
-    WINDOW: int = 10  # 0: none
-    O: int = 11  # noqa: E741 - the name of the projection
-    O_BIAS: int = 12
-    ATTN_POST_NORM: int = 13
-    MLP_NORM: int = 14
-    GATE_UP: int = 15
-    GATE_UP_BIAS: int = 16
-    DOWN: int = 17
-    DOWN_BIAS: int = 18
-    MLP_POST_NORM: int = 19
+    QKV: int = 1  # int64 [Linear], as are O, GATE_UP and DOWN
+    Q_NORM: int = 2
+    K_NORM: int = 3
+    ROPE: int = 4  # float32 [positions, 2 ROPE_PAIRS]: cosines, then sines
+    ROPE_PAIRS: int = 5
+    K: int = 6  # [pages, Hkv, PAGE_SIZE, D]
+    V: int = 7
+    GROUP: int = 8
+    WINDOW: int = 9  # 0: none
+    O: int = 10  # noqa: E741 - the name of the projection
+    ATTN_POST_NORM: int = 11
+    MLP_NORM: int = 12
+    GATE_UP: int = 13
+    DOWN: int = 14
+    MLP_POST_NORM: int = 15
+
+
+class _Linear(NamedTuple):
+    """A weight, row-major [out, in], and how it is stored; a block is 32 neighbours of a row."""
+
+    FORM: int = 0  # one of Form
+    ROWS: int = 1  # its numbers or codes
+    STRIDE: int = 2  # bytes from row to row
+    ORDER: int = 3  # how what it is multiplied with is kept: NATURAL or PARTED
+    BIAS: int = 4  # [out] in the model's dtype; 0: none
+    SCALES: int = 5  # INT8: float32 [out]; INT4: pairs of scale and shift [out, groups, 2]
+    SCALE_STRIDE: int = 6  # bytes from row to row
+    GROUP_BITS: int = 7  # INT4: a group has 2^GROUP_BITS blocks
+    NARROW: int = 8  # INT4: pairs are bfloat16, else float32
+
+
+class _Form(NamedTuple):
+    """How the numbers of a weight are stored."""
+
+    PLAIN: int = 0  # in the model's dtype
+    INT8: int = 1  # a signed byte, times its row's scale
+    INT4: int = 2  # sixteen codes in eight bytes, the first in the low bits; code * scale + shift of its group
 
 
 class _Factor(NamedTuple):
@@ -87,7 +105,8 @@ class _Factor(NamedTuple):
     RESIDUAL: int = 3
 
 
-Step, Group, Layer, Factor = _Step(), _Group(), _Layer(), _Factor()
+Step, Group, Layer, Linear, Form, Factor = _Step(), _Group(), _Layer(), _Linear(), _Form(), _Factor()
+NATURAL, PARTED = 0, 1  # order of 32 neighbours beside a block: as they come, or 16 even ones, then 16 odd ones
 
 MAX_ROWS = 16  # more rows than that are the library's: its products read a weight once for all of them
 TILED_ROWS = 5  # so many rows are worth the tile unit: vectors are no longer done when the weights arrive
@@ -108,10 +127,10 @@ def row_blocks(rows: int) -> list[int]:
 
 
 def scratch_floats(rows: int, width: int, q_heads: int, kv_heads: int, head_size: int) -> int:
-    """float32 numbers a thread needs besides its stack: two copies of the rows, and either three tiles or one unit of
-    attention."""
+    """float32 numbers a thread needs besides its stack: two copies of the rows, and either three tiles with 16 KiB of
+    weights or one unit of attention."""
     group = q_heads // kv_heads
-    return 2 * rows * width + max(3 * 16 * 16, head_size * (2 * group + 1) + group * (KEYS + 2))
+    return 2 * rows * width + max(3 * 16 * 16 + 4096, head_size * (2 * group + 1) + group * (KEYS + 2))
 
 
 def tile_columns(rows: int) -> int:

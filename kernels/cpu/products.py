@@ -1,7 +1,8 @@
 """Products of a few rows with row-major weights, and the order in which the rows are kept for them.
 
-Without the tile unit rows are float32 in blocks of 8, 4, 3, 2 or 1 (vectors.py); with it, `columns` is not 0 and they
-are bfloat16 in its order (tiles.py).
+Which one it is depends on the weight (see fields.Linear) and the number of rows, and is called its way: NATURAL and
+PARTED rows are float32 in blocks of 8, 4, 3, 2 or 1 (vectors.py, codes.py); any larger number is the columns of the
+tile unit, and rows are bfloat16 in its order (tiles.py).
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from octavo.kernels.cpu.numbers import EXACT, apart, floats, get, item_size, lane, longs, put
-from octavo.kernels.cpu.tiles import TILE, tile_products
+from octavo.kernels.cpu.codes import make_code_products
+from octavo.kernels.cpu.expansion import EXPANDED, make_expansion
+from octavo.kernels.cpu.fields import PARTED, Form, Linear, Step
+from octavo.kernels.cpu.numbers import EXACT, apart, floats, get, longs, parted, put
+from octavo.kernels.cpu.tiles import TILE, add_to_tile, clear_tile, store_tile, tile_products
 from octavo.kernels.cpu.vectors import AHEAD, make_products
 
 OUTPUTS = 4  # of a tile of vectors
-_UNIT_BYTES = 65536  # of weights: about 4 us, long beside taking a unit, short beside a phase
+_UNIT_BYTES = 65536  # of plain weights: about 4 us, long beside taking a unit, short beside a phase
 _HALF = np.uint16(0)
 
 _products_8x2 = make_products(8, 2, ahead=AHEAD)
@@ -22,23 +26,42 @@ _products_4x4 = make_products(4, 4, ahead=AHEAD)
 _products_3x4 = make_products(3, 4, ahead=AHEAD)
 _products_2x4 = make_products(2, 4, ahead=AHEAD)
 _products_1x4 = make_products(1, 4, ahead=AHEAD)
+_int8_8x2 = make_code_products(Form.INT8, 8, 2, ahead=AHEAD)
+_int8_4x4 = make_code_products(Form.INT8, 4, 4, ahead=AHEAD)
+_int8_3x4 = make_code_products(Form.INT8, 3, 4, ahead=AHEAD)
+_int8_2x4 = make_code_products(Form.INT8, 2, 4, ahead=AHEAD)
+_int8_1x4 = make_code_products(Form.INT8, 1, 4, ahead=AHEAD)
+_int4_8x2 = make_code_products(Form.INT4, 8, 2, ahead=AHEAD)
+_int4_4x4 = make_code_products(Form.INT4, 4, 4, ahead=AHEAD)
+_int4_3x4 = make_code_products(Form.INT4, 3, 4, ahead=AHEAD)
+_int4_2x4 = make_code_products(Form.INT4, 2, 4, ahead=AHEAD)
+_int4_1x4 = make_code_products(Form.INT4, 1, 4, ahead=AHEAD)
+_expand_int8 = make_expansion(Form.INT8, AHEAD)
+_expand_int4 = make_expansion(Form.INT4, AHEAD)
 
 
 @njit(**EXACT)
-def unit_outputs(kind, size, parts):  # type: ignore[no-untyped-def]
+def unit_outputs(linear, size, parts):  # type: ignore[no-untyped-def]
     """Outputs of a unit of a product with rows of so many weights, of which `parts` are read for one output."""
-    return max(TILE, _UNIT_BYTES // (parts * size * item_size(kind)) // TILE * TILE)
+    line = max(linear[Linear.STRIDE], 2 * size)  # fewer bits are not less arithmetic
+    return max(TILE, _UNIT_BYTES // (parts * line) // TILE * TILE)
 
 
 @njit(**EXACT)
-def keep(kind, columns, base, size, row, first, block, index, value):  # type: ignore[no-untyped-def]
+def way_of(step, linear):  # type: ignore[no-untyped-def]
+    """How rows are kept for a weight."""
+    return step[Step.COLUMNS] if step[Step.COLUMNS] else linear[Linear.ORDER]
+
+
+@njit(**EXACT)
+def keep(way, base, size, row, first, block, index, value):  # type: ignore[no-untyped-def]
     """Puts element `index` of a row of `size` where the products look for it; the row's block begins at `first`."""
-    if columns:
+    if way > PARTED:
         pair = (index >> 5) * 16 + ((index & 31) >> 1)
-        put(_HALF, base, (pair * columns + row) * 2 + (index & 1), value)
+        put(_HALF, base, (pair * way + row) * 2 + (index & 1), value)
     else:
         place = first * size + (index & ~31) * block + (row - first) * 32
-        floats(base)[place + lane(kind, index & 31)] = value
+        floats(base)[place + (parted(index & 31) if way == PARTED else index & 31)] = value
 
 
 @njit(**EXACT)
@@ -68,41 +91,114 @@ def _vector_tile(kind, rows, w, stride, x, size, y, y_stride):  # type: ignore[n
 
 
 @njit(**EXACT)
-def tile(kind, columns, rows, blocks, w, x, size, y, y_stride, sums):  # type: ignore[no-untyped-def]
-    """y [rows, 16] float32, `y_stride` bytes from row to row, of 16 adjacent rows of weights. `sums`: float32 [16, 16]
-    of this thread's own."""
+def _int8_tile(rows, w, stride, scales, x, size, y, y_stride):  # type: ignore[no-untyped-def]
+    """As `_vector_tile`."""
     apart()
-    stride = size * item_size(kind)
-    if columns:
-        tile_products(w, stride, x, columns, size, sums)
+    if rows == 8:
+        _int8_8x2(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+        _int8_8x2(w + 2 * stride, stride, scales + 8, 4, 0, 0, x, size, y + 8, y_stride)
+    elif rows == 4:
+        _int8_4x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+    elif rows == 3:
+        _int8_3x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+    elif rows == 2:
+        _int8_2x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+    else:
+        _int8_1x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+
+
+@njit(**EXACT)
+def _int4_tile(linear, rows, w, scales, x, size, y, y_stride):  # type: ignore[no-untyped-def]
+    """As `_vector_tile`."""
+    apart()
+    stride, line = linear[Linear.STRIDE], linear[Linear.SCALE_STRIDE]
+    bits, narrow = linear[Linear.GROUP_BITS], linear[Linear.NARROW]
+    if rows == 8:
+        _int4_8x2(w, stride, scales, line, bits, narrow, x, size, y, y_stride)
+        w, scales, y = w + 2 * stride, scales + 2 * line, y + 8
+        _int4_8x2(w, stride, scales, line, bits, narrow, x, size, y, y_stride)
+    elif rows == 4:
+        _int4_4x4(w, stride, scales, line, bits, narrow, x, size, y, y_stride)
+    elif rows == 3:
+        _int4_3x4(w, stride, scales, line, bits, narrow, x, size, y, y_stride)
+    elif rows == 2:
+        _int4_2x4(w, stride, scales, line, bits, narrow, x, size, y, y_stride)
+    else:
+        _int4_1x4(w, stride, scales, line, bits, narrow, x, size, y, y_stride)
+
+
+@njit(**EXACT)
+def _expanded_tile(linear, at, columns, x, size, sums):  # type: ignore[no-untyped-def]
+    """As `tile_products`, of weights that are codes; what is expanded goes behind three tiles of the thread's own."""
+    apart()
+    stride, line = linear[Linear.STRIDE], linear[Linear.SCALE_STRIDE]
+    bits, narrow = linear[Linear.GROUP_BITS], linear[Linear.NARROW]
+    w, scales = linear[Linear.ROWS] + at * stride, linear[Linear.SCALES] + at * line
+    room, blocks = sums + 3 * TILE * TILE * 4, size >> 5
+    clear_tile()
+    for first in range(0, blocks, EXPANDED):
+        count = min(EXPANDED, blocks - first)
+        if linear[Linear.FORM] == Form.INT8:
+            _expand_int8(w, stride, scales, line, bits, narrow, first, count, room)
+        else:
+            _expand_int4(w, stride, scales, line, bits, narrow, first, count, room)
+        add_to_tile(room, count * 64, x + first * columns * 64, columns, count)
+    store_tile(sums, columns)
+    if linear[Linear.FORM] == Form.INT8:
+        total, scale = floats(sums), floats(scales)
+        for output in range(TILE):
+            for column in range(columns):
+                total[output * columns + column] *= scale[output]
+
+
+@njit(**EXACT)
+def tile(kind, linear, at, way, rows, blocks, x, size, y, y_stride, sums):  # type: ignore[no-untyped-def]
+    """y [rows, 16] float32, `y_stride` bytes from row to row, of 16 adjacent rows of weights from `at` on. `sums`:
+    float32 [3, 16, 16] and room for what is expanded, of this thread's own."""
+    apart()
+    stride, form = linear[Linear.STRIDE], linear[Linear.FORM]
+    w = linear[Linear.ROWS] + at * stride
+    if way > PARTED:
+        if form == Form.PLAIN:
+            tile_products(w, stride, x, way, size, sums)
+        else:
+            _expanded_tile(linear, at, way, x, size, sums)
         source = floats(sums)
         for row in range(rows):
             target = floats(y + row * y_stride)
             for output in range(TILE):
-                target[output] = source[output * columns + row]
+                target[output] = source[output * way + row]
         return
+    scales = linear[Linear.SCALES] + at * linear[Linear.SCALE_STRIDE]
     row = 0
     while row < rows:
         block = longs(blocks)[row]
+        rest = x + row * size * 4
         for output in range(0, TILE, OUTPUTS):
-            place = y + row * y_stride + output * 4
-            _vector_tile(kind, block, w + output * stride, stride, x + row * size * 4, size, place, y_stride)
+            place, line = y + row * y_stride + output * 4, w + output * stride
+            scale = scales + output * linear[Linear.SCALE_STRIDE]
+            if form == Form.INT8:
+                _int8_tile(block, line, stride, scale, rest, size, place, y_stride)
+            elif form == Form.INT4:
+                _int4_tile(linear, block, line, scale, rest, size, place, y_stride)
+            else:
+                _vector_tile(kind, block, line, stride, rest, size, place, y_stride)
         row += block
 
 
 @njit(**EXACT)
-def product(kind, columns, rows, blocks, w, bias, x, size, y, outputs, first, last, sums):  # type: ignore[no-untyped-def]
+def product(kind, linear, way, rows, blocks, x, size, y, outputs, first, last, sums):  # type: ignore[no-untyped-def]
     """Outputs [first, last) of y [rows, outputs] = x w^T + bias. The last tile may overlap the one before it, which
     writes the same. `sums`: float32 [2, 16, 16] of this thread's own."""
     apart()
-    stride = size * item_size(kind)
+    bias = linear[Linear.BIAS]
     for output in range(first, last, TILE):
         at = min(output, outputs - TILE)
         if bias == 0:
-            tile(kind, columns, rows, blocks, w + at * stride, x, size, y + at * 4, outputs * 4, sums)
+            tile(kind, linear, at, way, rows, blocks, x, size, y + at * 4, outputs * 4, sums)
             continue
         own = sums + TILE * TILE * 4
-        tile(kind, columns, rows, blocks, w + at * stride, x, size, own, TILE * 4, sums)
+        tile(kind, linear, at, way, rows, blocks, x, size, own, TILE * 4, sums)
         for row in range(rows):
             source, target = floats(own + row * TILE * 4), floats(y + (row * outputs + at) * 4)
             for step in range(TILE):

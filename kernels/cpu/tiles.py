@@ -60,6 +60,12 @@ def _call(builder: Any, name: str, *arguments: Any) -> None:
     builder.call(function, arguments)
 
 
+def _multiply(builder: Any, weights: Any, stride: Any, rows: Any, width: Any) -> None:
+    _call(builder, "llvm.x86.tileloadd64", _I8(_WEIGHTS), builder.inttoptr(weights, _POINTER), stride)
+    _call(builder, "llvm.x86.tileloadd64", _I8(_ROWS), builder.inttoptr(rows, _POINTER), width)
+    _call(builder, "llvm.x86.tdpbf16ps", _I8(_SUM), _I8(_WEIGHTS), _I8(_ROWS))
+
+
 @intrinsic
 def begin_tiles(_context, configuration):  # type: ignore[no-untyped-def]
     """Lays the unit out for this thread, by the address of a configuration."""
@@ -98,9 +104,7 @@ def tile_products(_context, w, stride, x, columns, n, sums):  # type: ignore[no-
         with cgutils.for_range(builder, builder.lshr(n, _I64(5))) as loop:
             weights = builder.add(w, builder.shl(loop.index, _I64(6)))
             rows = builder.add(x, builder.mul(loop.index, builder.shl(width, _I64(4))))
-            _call(builder, "llvm.x86.tileloadd64", _I8(_WEIGHTS), builder.inttoptr(weights, _POINTER), stride)
-            _call(builder, "llvm.x86.tileloadd64", _I8(_ROWS), builder.inttoptr(rows, _POINTER), width)
-            _call(builder, "llvm.x86.tdpbf16ps", _I8(_SUM), _I8(_WEIGHTS), _I8(_ROWS))
+            _multiply(builder, weights, stride, rows, width)
             later = builder.add(weights, builder.shl(stride, _I64(4)))
             for _ in range(TILE):
                 pointer = builder.inttoptr(later, _POINTER)
@@ -110,3 +114,47 @@ def tile_products(_context, w, stride, x, columns, n, sums):  # type: ignore[no-
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6), generate
+
+
+@intrinsic
+def clear_tile(_context):  # type: ignore[no-untyped-def]
+    """Begins sums of products."""
+
+    def generate(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
+        if _compiled_in():
+            _call(builder, "llvm.x86.tilezero", _I8(_SUM))
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def add_to_tile(_context, w, stride, x, columns, blocks):  # type: ignore[no-untyped-def]
+    """Adds products of 16 rows of 32 * blocks weights that are near already with x."""
+
+    def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+        if not _compiled_in():
+            return context.get_dummy_value()
+        w, stride, x, columns, blocks = arguments
+        width = builder.shl(columns, _I64(2))
+        with cgutils.for_range(builder, blocks) as loop:
+            weights = builder.add(w, builder.shl(loop.index, _I64(6)))
+            rows = builder.add(x, builder.mul(loop.index, builder.shl(width, _I64(4))))
+            _multiply(builder, weights, stride, rows, width)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
+
+
+@intrinsic
+def store_tile(_context, sums, columns):  # type: ignore[no-untyped-def]
+    """sums [16, columns] float32."""
+
+    def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+        if _compiled_in():
+            sums, columns = arguments
+            width = builder.shl(columns, _I64(2))
+            _call(builder, "llvm.x86.tilestored64", _I8(_SUM), builder.inttoptr(sums, _POINTER), width)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate

@@ -27,43 +27,45 @@ AHEAD = 6144
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
-_WORDS = ir.VectorType(_I32, LANES)
-_FLOATS = ir.VectorType(_F32, LANES)
+WORDS = ir.VectorType(_I32, LANES)
+FLOATS = ir.VectorType(_F32, LANES)
 
 Builder = Any
 
 
-def _declare(builder: Builder, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> Any:
+def declare(builder: Builder, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> Any:
     module = builder.module
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, list(arguments)), name)
 
 
-def _fma(builder: Builder, a: Any, b: Any, c: Any) -> Any:
-    return builder.call(_declare(builder, "llvm.fma.v16f32", _FLOATS, [_FLOATS] * 3), [a, b, c])
+def fma(builder: Builder, a: Any, b: Any, c: Any) -> Any:
+    return builder.call(declare(builder, "llvm.fma.v16f32", FLOATS, [FLOATS] * 3), [a, b, c])
 
 
-def _sum(builder: Builder, vector: Any) -> Any:
-    function = _declare(builder, "llvm.vector.reduce.fadd.v16f32", _F32, [_F32, _FLOATS])
+def horizontal_sum(builder: Builder, vector: Any) -> Any:
+    function = declare(builder, "llvm.vector.reduce.fadd.v16f32", _F32, [_F32, FLOATS])
     return builder.call(function, [ir.Constant(_F32, 0.0), vector], fastmath=("reassoc",))
 
 
-def _prefetch(builder: Builder, address: Any) -> None:
+def prefetch(builder: Builder, address: Any) -> None:
     pointer = _I8.as_pointer()
-    function = _declare(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, _I32, _I32, _I32])
+    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, _I32, _I32, _I32])
     builder.call(function, [builder.inttoptr(address, pointer), _I32(0), _I32(3), _I32(1)])  # read, keep, data
 
 
-def _load(builder: Builder, address: Any, kind: ir.Type = _FLOATS) -> Any:
+def load(builder: Builder, address: Any, kind: ir.Type = FLOATS) -> Any:
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
 
 
-def _store(builder: Builder, value: Any, address: Any) -> None:
+def store(builder: Builder, value: Any, address: Any) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
 
 
-def _splat(builder: Builder, value: Any) -> Any:
-    vector = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), value, _I32(0))
-    return builder.shuffle_vector(vector, ir.Constant(_FLOATS, ir.Undefined), ir.Constant(_WORDS, [0] * LANES))
+def splat(builder: Builder, value: Any) -> Any:
+    """A vector of 16 times the same number."""
+    kind = ir.VectorType(value.type, LANES)
+    vector = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
+    return builder.shuffle_vector(vector, ir.Constant(kind, ir.Undefined), ir.Constant(WORDS, [0] * LANES))
 
 
 def _item_size(kind: types.Type) -> int:
@@ -73,11 +75,11 @@ def _item_size(kind: types.Type) -> int:
 def _load_block(builder: Builder, kind: types.Type, address: Any) -> tuple[Any, Any]:
     """32 stored numbers as two vectors, in the order of `lane`."""
     if kind == types.uint16:
-        words = _load(builder, address, _WORDS)
-        even = builder.shl(words, ir.Constant(_WORDS, [16] * LANES))
-        odd = builder.and_(words, ir.Constant(_WORDS, [0xFFFF0000] * LANES))
-        return builder.bitcast(even, _FLOATS), builder.bitcast(odd, _FLOATS)
-    return _load(builder, address), _load(builder, builder.add(address, _I64(4 * LANES)))
+        words = load(builder, address, WORDS)
+        even = builder.shl(words, ir.Constant(WORDS, [16] * LANES))
+        odd = builder.and_(words, ir.Constant(WORDS, [0xFFFF0000] * LANES))
+        return builder.bitcast(even, FLOATS), builder.bitcast(odd, FLOATS)
+    return load(builder, address), load(builder, builder.add(address, _I64(4 * LANES)))
 
 
 def make_products(rows: int, outputs: int, *, ahead: int = 0) -> Callable[..., None]:
@@ -91,7 +93,7 @@ def make_products(rows: int, outputs: int, *, ahead: int = 0) -> Callable[..., N
     def products(_context, kind, w, w_stride, x, n, y, y_stride):  # type: ignore[no-untyped-def]
         def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
             _, w, w_stride, x, n, y, y_stride = arguments
-            zero = ir.Constant(_FLOATS, [0.0] * LANES)
+            zero = ir.Constant(FLOATS, [0.0] * LANES)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(outputs)] for _ in range(rows)]
             size = BLOCK * _item_size(kind)
             starts = [builder.add(w, builder.mul(w_stride, _I64(o))) for o in range(outputs)]
@@ -103,18 +105,18 @@ def make_products(rows: int, outputs: int, *, ahead: int = 0) -> Callable[..., N
                     weights.append(_load_block(builder, kind, address))
                     if ahead:
                         for line in range(0, size, 64):
-                            _prefetch(builder, builder.add(address, _I64(ahead + line)))
+                            prefetch(builder, builder.add(address, _I64(ahead + line)))
                 base = builder.add(x, builder.mul(loop.index, _I64(4 * BLOCK * rows)))
                 for r in range(rows):
                     for half in range(2):
-                        value = _load(builder, builder.add(base, _I64(4 * (BLOCK * r + LANES * half))))
+                        value = load(builder, builder.add(base, _I64(4 * (BLOCK * r + LANES * half))))
                         for o in range(outputs):
-                            total = _fma(builder, weights[o][half], value, builder.load(sums[r][o]))
+                            total = fma(builder, weights[o][half], value, builder.load(sums[r][o]))
                             builder.store(total, sums[r][o])
             for r in range(rows):
                 line = builder.add(y, builder.mul(y_stride, _I64(r)))
                 for o in range(outputs):
-                    _store(builder, _sum(builder, builder.load(sums[r][o])), builder.add(line, _I64(4 * o)))
+                    store(builder, horizontal_sum(builder, builder.load(sums[r][o])), builder.add(line, _I64(4 * o)))
             return context.get_dummy_value()
 
         if kind not in (types.uint16, types.float32):
@@ -141,20 +143,20 @@ def make_mixture(heads: int) -> Callable[..., None]:
                 target = builder.add(y, builder.mul(blocks.index, _I64(4 * BLOCK)))
                 rows = [builder.add(target, builder.mul(n, _I64(4 * h))) for h in range(heads)]
                 places = [builder.add(row, _I64(4 * LANES * half)) for row in rows for half in range(2)]
-                sums = [cgutils.alloca_once(builder, _FLOATS) for _ in places]
+                sums = [cgutils.alloca_once(builder, FLOATS) for _ in places]
                 for place, total in zip(places, sums):
-                    builder.store(_load(builder, place), total)
+                    builder.store(load(builder, place), total)
                 with cgutils.for_range(builder, keys) as loop:
                     values = _load_block(builder, kind, builder.add(address, builder.mul(loop.index, v_stride)))
                     weight = builder.add(p, builder.mul(loop.index, _I64(4)))
                     for h in range(heads):
-                        share = _load(builder, builder.add(weight, builder.mul(p_stride, _I64(h))), _F32)
-                        spread = _splat(builder, share)
+                        share = load(builder, builder.add(weight, builder.mul(p_stride, _I64(h))), _F32)
+                        spread = splat(builder, share)
                         for half in range(2):
                             total = sums[2 * h + half]
-                            builder.store(_fma(builder, values[half], spread, builder.load(total)), total)
+                            builder.store(fma(builder, values[half], spread, builder.load(total)), total)
                 for place, total in zip(places, sums):
-                    _store(builder, builder.load(total), place)
+                    store(builder, builder.load(total), place)
             return context.get_dummy_value()
 
         if kind not in (types.uint16, types.float32):
@@ -172,7 +174,7 @@ def fetch(_context, address, size):  # type: ignore[no-untyped-def]
     def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
         address, size = arguments
         with cgutils.for_range(builder, builder.lshr(builder.add(size, _I64(63)), _I64(6))) as loop:
-            _prefetch(builder, builder.add(address, builder.shl(loop.index, _I64(6))))
+            prefetch(builder, builder.add(address, builder.shl(loop.index, _I64(6))))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
@@ -184,12 +186,12 @@ def largest(_context, x, n):  # type: ignore[no-untyped-def]
 
     def generate(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
         x, n = arguments
-        best = cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, [float("-inf")] * LANES))
+        best = cgutils.alloca_once_value(builder, ir.Constant(FLOATS, [float("-inf")] * LANES))
         with cgutils.for_range(builder, builder.lshr(n, _I64(4))) as loop:
-            value = _load(builder, builder.add(x, builder.mul(loop.index, _I64(4 * LANES))))
+            value = load(builder, builder.add(x, builder.mul(loop.index, _I64(4 * LANES))))
             so_far = builder.load(best)
             builder.store(builder.select(builder.fcmp_ordered(">", value, so_far), value, so_far), best)
-        function = _declare(builder, "llvm.vector.reduce.fmax.v16f32", _F32, [_FLOATS])
+        function = declare(builder, "llvm.vector.reduce.fmax.v16f32", _F32, [FLOATS])
         return builder.call(function, [builder.load(best)])
 
     return types.float32(types.int64, types.int64), generate

@@ -165,6 +165,74 @@ def test_bfloat16_agrees_up_to_its_rounding(llama: Any, paged: Callable[..., Any
     assert (actual - expected).abs().max() < 0.03 * expected.abs().max()
 
 
+QUANTIZED = ["int8", "int4", "int4-symmetric"]
+
+
+def reference_only(model: CausalModel) -> CausalModel:
+    """Its products by torch decode the whole weight: those of 8-bit ones would round activations from five rows on."""
+    weights = model.weights  # type: ignore[attr-defined]
+    for layer in weights.layers:
+        for ref in (*layer.qkv, layer.o, *layer.gate_up, layer.down):
+            ref.acquire().products = ()
+    weights.head.acquire().products = ()
+    return model
+
+
+@pytest.mark.parametrize("quantization", QUANTIZED)
+@pytest.mark.parametrize("name", ["llama", "llama-mha-biases", "gemma2"])
+def test_codes_give_what_their_decoded_weights_give(
+    name: str, quantization: str, saved: Callable[..., Any], paged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, options = saved(configs()[name]), {"quantization": quantization, "quantize_head": name != "llama"}
+    model, piecewise = (reference_only(reference.load(**options)) for _ in range(2))
+    spy = Spy(compiled_part(model), monkeypatch)
+    piecewise.ops.compiled = None  # type: ignore[attr-defined]
+    ours, theirs = paged(model, 128), paged(piecewise, 128)
+    for row, prompt in prompts(16).items():
+        ours.forward({row: prompt})
+        theirs.forward({row: prompt})
+    for rows in (1, 7, 16):
+        new = {row: [row + 3] for row in range(rows)}
+        actual, expected = ours.forward(new), theirs.forward(new)
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+        assert torch.equal(actual.argmax(-1), expected.argmax(-1))
+    assert spy.steps >= 3
+    assert spy.heads >= 3
+
+
+@pytest.mark.parametrize("quantization", QUANTIZED[:2])
+@pytest.mark.parametrize("rows", [2, 3, 6, 11])
+def test_a_row_times_codes_gives_the_same_bits_in_any_company(
+    llama: Any, paged: Callable[..., Any], quantization: str, rows: int
+) -> None:
+    model = llama.load(quantization=quantization, quantize_head=True)
+    compiled_part(model)
+    together, alone = paged(model, 128), paged(model, 128)
+    for row in range(rows):  # one prompt, whose rows only differ in what comes next
+        together.forward({row: PROMPT[:9]})
+        alone.forward({row: PROMPT[:9]})
+    company = together.forward({row: [row + 3] for row in range(rows)})
+    for row in range(rows):
+        assert torch.equal(alone.forward({row: [row + 3]})[0], company[row])
+
+
+@pytest.mark.parametrize("quantization", QUANTIZED)
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_codes_beside_bfloat16_agree_up_to_its_rounding(
+    llama: Any, paged: Callable[..., Any], quantization: str, rows: int
+) -> None:
+    model, piecewise = (llama.load(quantization=quantization, dtype=torch.bfloat16) for _ in range(2))
+    compiled_part(model)
+    piecewise.ops.compiled = None
+    one, other = paged(piecewise, 128), paged(model, 128)
+    for row, prompt in prompts(rows).items():
+        one.forward({row: prompt})
+        other.forward({row: prompt})
+    new = {row: [row + 3] for row in range(rows)}
+    expected, actual = one.forward(new), other.forward(new)
+    assert (actual - expected).abs().max() < 0.03 * expected.abs().max()
+
+
 def test_more_rows_and_mixed_steps_are_left_to_the_single_operations(
     llama: Any, paged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

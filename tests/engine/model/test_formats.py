@@ -79,6 +79,9 @@ def test_shapes_can_be_measured_in_any_format(tiny_config: dict[str, Any], quant
     [
         ("int8", True, False),
         ("int8", False, True),
+        ("int4", True, False),
+        ("int4-symmetric", True, False),
+        ("int4", False, True),
         ("nf4", True, True),
         ("fp8", True, True),
         ("int8-dynamic", False, False),
@@ -88,5 +91,6 @@ def test_shapes_can_be_measured_in_any_format(tiny_config: dict[str, Any], quant
 def test_a_format_that_is_slow_on_the_device_says_so(
     memory_checkpoint: Callable[..., Any], quantization: str, fusion: bool, warned: bool
 ) -> None:
-    notices = build(memory_checkpoint(), quantization=quantization, fusion=fusion).notices
+    checkpoint = memory_checkpoint(hidden_size=64, intermediate_size=96, head_dim=32)
+    notices = build(checkpoint, quantization=quantization, fusion=fusion).notices
     assert [quantization in notice and "slow on the CPU" in notice for notice in notices] == [True] * warned
