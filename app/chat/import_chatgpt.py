@@ -2,15 +2,17 @@
 `children`; `current_node` is the end of the branch that was open.
 
 A node may have no message, or one that nobody saw (system, tools, hidden context): what follows it then follows the
-node before it. Several messages of the assistant in a row, as around a tool, are one reply here.
+node before it. Several messages of the assistant in a row, as around a tool, are one reply here. Where such a reply
+branches midway, each version repeats its beginning, unless a file is made so that it would grow by that: from there on
+the beginning is a turn of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.app.chat.store_records import ChatRecord
@@ -21,8 +23,9 @@ from octavo.app.text import without_halves
 Node = Mapping[str, Any]
 
 PLACEHOLDERS = {"image_asset_pointer": "[picture]", "audio_asset_pointer": "[recording]"}
+REPEATED_CHARACTERS = 1 << 16  # beginnings of replies may be repeated to so much, and to the length of all texts
 SEEN_TYPES = ("text", "multimodal_text", "code")
-_CITATION = re.compile("\ue200[^\ue201]*\ue201")  # marks that mean something to ChatGPT's own page alone
+_CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201")  # marks that mean something to ChatGPT's own page alone
 
 
 def is_chatgpt(value: Mapping[str, Any]) -> bool:
@@ -57,7 +60,8 @@ class _Tree:
 
     def __init__(self, nodes: Mapping[str, Node], source: str) -> None:
         self._nodes = nodes
-        self._source = source
+        self._chat_id = _short_id(source)
+        self._beginning = hashlib.sha256(f"{source}/".encode("utf-8", "replace"))  # of every id: may be long
         self._children: dict[str | None, list[str]] = {}
         self._became: dict[str, str] = {}  # node: the turn it is, or is part of
         for key, node in nodes.items():
@@ -68,38 +72,45 @@ class _Tree:
         for parent, children in self._children.items():
             order = nodes[parent].get("children") if parent is not None else None
             if isinstance(order, list):
-                children.sort(key=lambda key: order.index(key) if key in order else len(order))
+                places: dict[str, int] = {}
+                for place, key in enumerate(order):
+                    if isinstance(key, str):
+                        places.setdefault(key, place)
+                children.sort(key=lambda key: places.get(key, len(order)))
 
     def _cut_loops(self) -> None:
         """A damaged file may lead in a circle: its node that stands first in the file then begins a conversation."""
+        places = {key: place for place, key in enumerate(self._nodes)}
+        begun = self._children.setdefault(None, [])
         reached: set[str] = set()
-        begun = set(self._children.get(None, []))
-        for start in (*begun, *self._nodes):
-            if start in reached:
+        self._reach(begun, reached)
+        for key in self._nodes:
+            if key in reached:
                 continue
-            if start not in begun:
-                start = self._first_of_loop(start)
-                for children in self._children.values():
-                    if start in children:
-                        children.remove(start)
-                self._children.setdefault(None, []).append(start)
-            waiting = [start]
-            while waiting:
-                key = waiting.pop()
-                if key not in reached:
-                    reached.add(key)
-                    waiting.extend(self._children.get(key, ()))
+            start = min(self._loop_above(key), key=places.__getitem__)
+            self._children[self._nodes[start]["parent"]].remove(start)
+            begun.append(start)
+            self._reach([start], reached)
 
-    def _first_of_loop(self, key: str) -> str:
-        """Of the circle that a node's parents end in, the node that comes first in the file."""
-        way: dict[str, None] = {}
+    def _reach(self, starts: Iterable[str], reached: set[str]) -> None:
+        """Add to `reached` what follows `starts`, and them."""
+        waiting = list(starts)
+        while waiting:
+            key = waiting.pop()
+            if key not in reached:
+                reached.add(key)
+                waiting.extend(self._children.get(key, ()))
+
+    def _loop_above(self, key: str) -> set[str]:
+        """The circle that the parents of a node end in."""
+        way: set[str] = set()
         while key not in way:
-            way[key] = None
+            way.add(key)
             key = self._nodes[key]["parent"]
         loop = {key}
         while (key := self._nodes[key]["parent"]) not in loop:
             loop.add(key)
-        return next(node for node in self._nodes if node in loop)
+        return loop
 
     def message_of(self, node: object) -> str:
         return self._became.get(node, "") if isinstance(node, str) else ""
@@ -107,30 +118,44 @@ class _Tree:
     def messages(self) -> Iterator[Message]:
         """The turns, each after the one it follows. A reply waits for what else of it may come."""
         given: set[str] = set()
-        stack: list[tuple[str, str | None, Message | None]] = [
+        spare = REPEATED_CHARACTERS
+        stack: list[tuple[str, str | None, _Reply | None]] = [
             (key, None, None) for key in reversed(self._children.get(None, []))
         ]
         while stack:
             key, parent, waiting = stack.pop()
             message = self._message(key)
-            if message is not None and message.role == "user":
-                if waiting is not None:
-                    if waiting.id not in given:
-                        given.add(waiting.id)
-                        yield waiting
-                    parent = waiting.id
-                yield replace(message, parent_id=parent)
-                parent, waiting = message.id, None
-            elif message is not None:
-                waiting = _together(waiting, message) if waiting is not None else replace(message, parent_id=parent)
-            self._became[key] = (
-                message.id if message is not None else waiting.id if waiting is not None else parent or ""
-            )
+            own = waiting.last.id if waiting is not None else parent or ""
+            ended = None
+            if message is not None:
+                own = message.id
+                spare += _length(message)
+            if message is not None and message.role == "assistant":
+                waiting = _Reply(message, waiting, _length(message) + (waiting.length if waiting is not None else 0))
+            elif message is not None and waiting is not None:
+                ended, waiting = waiting, None
             children = self._children.get(key, [])
-            if not children and waiting is not None and waiting.id not in given:
-                given.add(waiting.id)
-                yield waiting
+            if waiting is not None:
+                repeated = waiting.length * (len(children) - 1)
+                if not children or repeated > spare:
+                    ended, waiting = waiting, None
+                else:
+                    spare -= repeated
+            if ended is not None:
+                if ended.last.id not in given:
+                    given.add(ended.last.id)
+                    yield ended.whole(parent)
+                parent = ended.last.id
+            if message is not None and message.role == "user":
+                yield replace(message, parent_id=parent)
+                parent = message.id
+            self._became[key] = own
             stack.extend((child, parent, waiting) for child in reversed(children))
+
+    def _id(self, key: str) -> str:
+        digest = self._beginning.copy()
+        digest.update(key.encode("utf-8", "replace"))
+        return digest.hexdigest()[:16]
 
     def _message(self, key: str) -> Message | None:
         """What people saw of a node."""
@@ -150,8 +175,8 @@ class _Tree:
             return None
         model = about.get("model_slug")
         return Message(
-            id=_short_id(f"{self._source}/{key}"),
-            chat_id=_short_id(self._source),
+            id=self._id(key),
+            chat_id=self._chat_id,
             role="user" if role == "user" else "assistant",
             content=without_halves(text),
             reasoning=without_halves(reasoning),
@@ -160,14 +185,32 @@ class _Tree:
         )
 
 
-def _together(first: Message, second: Message) -> Message:
-    return replace(
-        second,
-        parent_id=first.parent_id,
-        content="\n\n".join(filter(None, (first.content, second.content))),
-        reasoning="\n\n".join(filter(None, (first.reasoning, second.reasoning))),
-        created_s=first.created_s,
-    )
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Messages that become one reply, as a chain from its end, so that versions hold their common beginning once."""
+
+    last: Message
+    before: _Reply | None
+    length: int  # characters of all of them
+
+    def whole(self, parent: str | None) -> Message:
+        parts = [self.last]
+        link = self.before
+        while link is not None:
+            parts.append(link.last)
+            link = link.before
+        parts.reverse()
+        return replace(
+            self.last,
+            parent_id=parent,
+            content="\n\n".join(part.content for part in parts if part.content),
+            reasoning="\n\n".join(part.reasoning for part in parts if part.reasoning),
+            created_s=parts[0].created_s,
+        )
+
+
+def _length(message: Message) -> int:
+    return len(message.content) + len(message.reasoning)
 
 
 def _text(content: Mapping[str, Any]) -> str:

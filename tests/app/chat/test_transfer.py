@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import time
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -185,6 +189,63 @@ def test_a_conversation_that_leads_in_a_circle_is_cut_open_and_loses_nothing(sto
     shown = store.get_chat(store.put(record).chat_id)
     assert shown is not None
     assert [m.content for m in shown.messages] == ["first", "one", "second", "two"]
+
+
+def test_ids_come_from_the_conversation_and_the_node() -> None:
+    """They are part of the format: a file that was imported before brings nothing new."""
+    record = read_chat(conversation(node("q", None, "user", "hi")))
+    assert [m.id for m in record.messages] == [hashlib.sha256(b"c1/q").hexdigest()[:16]]
+
+
+def loops(count: int) -> dict[str, Any]:
+    pairs = [(node(f"a{n}", f"b{n}", "user", "u"), node(f"b{n}", f"a{n}", "assistant", "v")) for n in range(count)]
+    return conversation(*(item for pair in pairs for item in pair), id=None)
+
+
+def fan(count: int) -> dict[str, Any]:
+    return conversation(
+        node("r", None, "user", "root"), *(node(f"c{n}", "r", "assistant", "v") for n in range(count)), id=None
+    )
+
+
+def marks(count: int) -> dict[str, Any]:
+    return conversation(node("r", None, "user", "\ue200" * 20 * count))
+
+
+@pytest.mark.parametrize("shape", [loops, fan, marks])
+def test_reading_takes_time_in_proportion_to_the_file(shape: Callable[[int], dict[str, Any]]) -> None:
+    def took_s(count: int) -> float:
+        value, best_s = shape(count), inf
+        for _ in range(3):
+            begun_s = time.process_time()
+            read_chat(value)
+            best_s = min(best_s, time.process_time() - begun_s)
+        return best_s
+
+    assert took_s(4000) < 8 * took_s(1000)  # 4 times as much; what is quadratic takes 16 times as long
+
+
+def test_siblings_stand_as_their_parent_lists_them() -> None:
+    value = fan(4)
+    value["mapping"]["r"]["children"] = ["c2", ["junk"], "c0", "c2", "gone", "c3"]
+    keys = [hashlib.sha256(f"{sorted(value['mapping'])!r}/c{n}".encode()).hexdigest()[:16] for n in (2, 0, 3, 1)]
+    assert [m.id for m in read_chat(value).messages[1:]] == keys
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_reply_that_branches_at_every_message_does_not_grow_without_bound(store: ChatStore, role: str) -> None:
+    nodes = [node("q", None, "user", "go")]
+    for number in range(300):
+        nodes.append(node(f"n{number}", f"n{number - 1}" if number else "q", "assistant", f"<{number}>" + "x" * 1000))
+        nodes.append(node(f"l{number}", f"n{number}", role, f"leaf {number}"))
+    record = read_chat(conversation(*nodes, current_node="n299"))
+    assert sum(len(m.content) for m in record.messages) < 3 * 300 * 1000
+    shown = store.get_chat(store.put(record).chat_id)
+    assert shown is not None
+    said = "".join(m.content for m in shown.messages[1:])
+    places = [said.index(f"<{number}>") for number in range(300)]  # the branch that was open is whole
+    assert places == sorted(places)
+    assert said.count("x") == 300 * 1000
 
 
 @pytest.mark.parametrize(
