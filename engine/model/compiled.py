@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec
+from octavo.engine.model.compiled_prompt import WidenedProducts
 from octavo.engine.model.compiled_weights import LinearTable, form_of
 from octavo.engine.model.parameters import Weights
 from octavo.engine.model.spec import ModelSpec
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 _KINDS = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 PATIENCE_S = 3.0
-_DECODE, _HEAD = 0, 1  # tasks of the kernels' entry
+_DECODE, _HEAD, _EXPAND = 0, 1, 2  # tasks of the kernels' entry
 
 
 def why_not_compiled(spec: ModelSpec, dtype: torch.dtype) -> str | None:
@@ -147,6 +148,9 @@ class CompiledDecode:
         self._table = np.zeros(len(Step), dtype=np.int64)
         self._blocks = [np.array(row_blocks(rows), dtype=np.int64) for rows in range(MAX_ROWS + 1)]
         self._kept: list[object] = []  # memory the tables point to
+        self._prompts = WidenedProducts(self._linears, self._widen)
+        if weights.dtype == torch.bfloat16:
+            self._prompts.enter(_linears(weights))
 
     @staticmethod
     def serves(weights: Weights) -> bool:
@@ -194,6 +198,20 @@ class CompiledDecode:
         self._table[Step.OUT], self._table[Step.LOGITS] = x.data_ptr(), scores.data_ptr()
         crew.run(enter, _HEAD, self._table.ctypes.data, self._tag)
         return scores
+
+    def _widen(self, linear: int, first: int, width: int, target: Tensor) -> bool:
+        """Fills bfloat16 [rows, width] with rows of a weight that is held as codes, from `first` on."""
+        enter = self._entry.function
+        if enter is None:
+            return False
+        crew = self._crew_of(torch.get_num_threads())
+        table = np.zeros(len(Step), dtype=np.int64)
+        self._counters.fill(0)
+        table[Step.COUNTERS], table[Step.TEAM] = self._counters.ctypes.data, crew.size
+        table[Step.HEAD], table[Step.FIRST] = linear, first
+        table[Step.WIDTH], table[Step.VOCABULARY], table[Step.OUT] = width, len(target), target.data_ptr()
+        crew.run(enter, _EXPAND, table.ctypes.data, self._tag)
+        return True
 
     def _point_at(self, step: AttentionStep) -> bool:
         """Fills the tables for a cache; False if the kernels cannot read it."""
@@ -251,25 +269,30 @@ class CompiledDecode:
 
     def _prepared(self, rows: int) -> Crew:
         """The crew, with the tables ready for so many rows and for its threads."""
-        threads = torch.get_num_threads()
-        if self._crew is None or self._crew.size != threads:
-            if self._crew is not None:
-                self._crew.close()
-            self._crew = Crew(threads - 1)
-            spec = self._spec
-            floats = scratch_floats(MAX_ROWS, spec.hidden_size, spec.q_heads, spec.kv_heads, spec.head_size)
-            size = -(-floats * 4 // 4096) * 4096
-            self._scratch = np.zeros(threads * size, dtype=np.uint8)
-            phases = len(spec.layers) * PHASES + 1
-            self._counters = np.zeros(counter_bytes(phases, threads) // 8, dtype=np.int64)
-            self._table[Step.SCRATCH], self._table[Step.SCRATCH_SIZE] = self._scratch.ctypes.data, size
-            self._table[Step.COUNTERS], self._table[Step.TEAM] = self._counters.ctypes.data, threads
+        crew = self._crew_of(torch.get_num_threads())
         columns = tile_columns(rows) if self._tiled else 0
         self._table[Step.ROWS], self._table[Step.COLUMNS] = rows, columns
         self._table[Step.BLOCK_ROWS] = self._blocks[rows].ctypes.data
         if columns:
             self._table[Step.TILES] = self._configurations[columns].ctypes.data
         self._counters.fill(0)
+        return crew
+
+    def _crew_of(self, threads: int) -> Crew:
+        """The crew of so many threads, and what each of them needs."""
+        if self._crew is not None and self._crew.size == threads:
+            return self._crew
+        if self._crew is not None:
+            self._crew.close()
+        self._crew = Crew(threads - 1)
+        spec = self._spec
+        floats = scratch_floats(MAX_ROWS, spec.hidden_size, spec.q_heads, spec.kv_heads, spec.head_size)
+        size = -(-floats * 4 // 4096) * 4096
+        self._scratch = np.zeros(threads * size, dtype=np.uint8)
+        phases = len(spec.layers) * PHASES + 1
+        self._counters = np.zeros(counter_bytes(phases, threads) // 8, dtype=np.int64)
+        self._table[Step.SCRATCH], self._table[Step.SCRATCH_SIZE] = self._scratch.ctypes.data, size
+        self._table[Step.COUNTERS], self._table[Step.TEAM] = self._counters.ctypes.data, threads
         return self._crew
 
 

@@ -38,17 +38,17 @@ class LinearTable:
     """Rows of Linear for the weights of a model, and the memory they point to beside the weights themselves."""
 
     def __init__(self, refs: Sequence[WeightRef]) -> None:
-        self._rows = np.zeros((len(refs), len(Linear)), dtype=np.int64)
+        self.rows = np.zeros((len(refs), len(Linear)), dtype=np.int64)
         self._kept: list[Tensor] = []
         with torch.inference_mode():
-            for ref, row in zip(refs, self._rows):
+            for ref, row in zip(refs, self.rows):
                 self._describe(ref.format, ref.acquire(), row)
                 ref.release()
 
     @property
     def addresses(self) -> list[int]:
         """Of every weight's row."""
-        return [row.ctypes.data for row in self._rows]
+        return [row.ctypes.data for row in self.rows]
 
     def _describe(self, form: Format, packed: Packed, row: np.ndarray) -> None:
         found = form_of(form)

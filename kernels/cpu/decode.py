@@ -19,7 +19,7 @@ from numba import njit
 from octavo.kernels.cpu.attention import attend, inverse_rms
 from octavo.kernels.cpu.fields import LINE, PARTED, Factor, Layer, Linear, Step
 from octavo.kernels.cpu.numbers import EXACT, activate, apart, floats, get, longs, parted, put
-from octavo.kernels.cpu.products import keep, product, tile, unit_outputs, way_of
+from octavo.kernels.cpu.products import keep, product, tile, unit_outputs, way_of, widen
 from octavo.kernels.cpu.team import claim, finish, is_open
 from octavo.kernels.cpu.tiles import TILE, begin_tiles, end_tiles
 
@@ -257,3 +257,22 @@ def project(kind, table, thread):  # type: ignore[no-untyped-def]
     _products(kind, step, step[Step.COUNTERS], thread, linear, x, size, y, outputs, own)
     if way > PARTED:
         end_tiles()
+
+
+@njit(**EXACT)
+def expand(table, thread):  # type: ignore[no-untyped-def]
+    """A member of the team's part of making rows [Step.FIRST, Step.FIRST + Step.VOCABULARY) of the weight at Step.HEAD,
+    which is held as codes, bfloat16 [Step.VOCABULARY, Step.WIDTH] at Step.OUT; at least 16 rows."""
+    apart()
+    step = longs(table)
+    size, outputs, linear, team = step[Step.WIDTH], step[Step.VOCABULARY], longs(step[Step.HEAD]), step[Step.TEAM]
+    chunk = unit_outputs(linear, size, 1)
+    units, done = (outputs + chunk - 1) // chunk, 0
+    unit = claim(step[Step.COUNTERS], units, team, thread)
+    while unit >= 0:
+        for output in range(unit * chunk, min(outputs, unit * chunk + chunk), TILE):
+            at = min(output, outputs - TILE)
+            widen(linear, step[Step.FIRST] + at, size, step[Step.OUT] + at * size * 2)
+        done += 1
+        unit = claim(step[Step.COUNTERS], units, team, thread)
+    finish(step[Step.COUNTERS], units, team, done)

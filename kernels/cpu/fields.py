@@ -43,6 +43,7 @@ class _Step(NamedTuple):
     VOCABULARY: int = 29
     LOGITS: int = 30  # float32 [R, VOCABULARY]
     ORDERED: int = 31  # 1: rows attend to keys that rows before them bring in this step
+    FIRST: int = 32  # row of a weight
 
 
 class _Group(NamedTuple):

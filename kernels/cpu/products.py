@@ -152,6 +152,19 @@ def _expanded_tile(linear, at, columns, x, size, sums):  # type: ignore[no-untyp
 
 
 @njit(**EXACT)
+def widen(linear, at, size, target):  # type: ignore[no-untyped-def]
+    """16 rows of weights that are codes, from `at` on, as bfloat16 [16, size]; of INT8 without their scales."""
+    apart()
+    stride, line = linear[Linear.STRIDE], linear[Linear.SCALE_STRIDE]
+    bits, narrow = linear[Linear.GROUP_BITS], linear[Linear.NARROW]
+    w, scales = linear[Linear.ROWS] + at * stride, linear[Linear.SCALES] + at * line
+    if linear[Linear.FORM] == Form.INT8:
+        _expand_int8(w, stride, scales, line, bits, narrow, 0, size >> 5, target)
+    else:
+        _expand_int4(w, stride, scales, line, bits, narrow, 0, size >> 5, target)
+
+
+@njit(**EXACT)
 def tile(kind, linear, at, way, rows, blocks, x, size, y, y_stride, sums):  # type: ignore[no-untyped-def]
     """y [rows, 16] float32, `y_stride` bytes from row to row, of 16 adjacent rows of weights from `at` on. `sums`:
     float32 [3, 16, 16] and room for what is expanded, of this thread's own."""
