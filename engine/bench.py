@@ -320,9 +320,21 @@ def _line(row: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code (0 fine, 1 failed, 2 wrong flags)."""
-    parser = argparse.ArgumentParser(prog="octavo bench", description="Measure the engine on fixed workloads.")
-    parser.add_argument("--model", default="shape:qwen-0.5b", help="a folder, a .gguf file, or shape:NAME")
-    parser.add_argument("--workload", default="single-stream", help="one or more names, separated by commas")
+    data = benchmark_data()
+    parser = argparse.ArgumentParser(
+        prog="octavo bench",
+        description="Measure the engine on fixed workloads.",
+        epilog="Shapes, which are models with random weights: " + ", ".join(data["shapes"]) + ".",
+    )
+    parser.add_argument(
+        "--model", default="shape:qwen-0.5b", help="a folder, a .gguf file, or shape:NAME (default: %(default)s)"
+    )
+    names = ", ".join(entry["name"] for entry in data["workloads"])
+    parser.add_argument(
+        "--workload",
+        default="single-stream",
+        help=f"one or more of {names}, separated by commas (default: %(default)s)",
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))

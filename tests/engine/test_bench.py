@@ -34,6 +34,16 @@ def test_a_reply_that_ended_early_is_not_measured() -> None:
         bench._figures(workload, [bench._Reading([(1.0, 1)])])
 
 
+def test_the_help_names_the_workloads_and_what_is_measured_without_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
+    for entry in bench.benchmark_data()["workloads"]:
+        assert entry["name"] in text
+    assert "default: shape:qwen-0.5b" in text
+    assert "default: single-stream" in text
+
+
 def test_an_unknown_workload_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--workload", "cpu-9"]) == 2
     assert "cpu-1" in capsys.readouterr().err
