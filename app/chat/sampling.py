@@ -22,24 +22,26 @@ ANY_VOCABULARY = 2**31 - 1  # for values that are checked before there is a mode
 
 @dataclass(frozen=True, slots=True)
 class ChatField:
-    """A sampling value that a chat can set for itself: what it is where nobody says anything, and the range of its
-    slider (the values it may have are wider; `engine.sample.fields` knows them)."""
+    """A sampling value that a chat can set for itself: what it is where nobody says anything, the range of its slider,
+    and the least and most it may be (as in `engine.sample.fields`; None: no such bound)."""
 
     default: float | None
     low: float = 0.0
     high: float = 1.0
     step: float = 0.05
+    least: float | None = None
+    most: float | None = None
 
 
 CHAT_FIELDS: Mapping[str, ChatField] = {  # in the page's order
-    "temperature": ChatField(1.0, 0.0, 2.0),
-    "top_p": ChatField(1.0, 0.05, 1.0),
-    "top_k": ChatField(0, 0, 200, 1),
-    "min_p": ChatField(0.0, 0.0, 0.5, 0.01),
-    "repetition_penalty": ChatField(1.0, 0.5, 2.0),
-    "presence_penalty": ChatField(0.0, -2.0, 2.0, 0.1),
-    "frequency_penalty": ChatField(0.0, -2.0, 2.0, 0.1),
-    "max_tokens": ChatField(None, 1, 8192, 1),
+    "temperature": ChatField(1.0, 0.0, 2.0, least=0, most=5),
+    "top_p": ChatField(1.0, 0.05, 1.0, least=0.001, most=1),
+    "top_k": ChatField(0, 0, 200, 1, least=-1),
+    "min_p": ChatField(0.0, 0.0, 0.5, 0.01, least=0, most=1),
+    "repetition_penalty": ChatField(1.0, 0.5, 2.0, least=0.01, most=10),
+    "presence_penalty": ChatField(0.0, -2.0, 2.0, 0.1, least=-2, most=2),
+    "frequency_penalty": ChatField(0.0, -2.0, 2.0, 0.1, least=-2, most=2),
+    "max_tokens": ChatField(None, 1, 8192, 1, least=1),
     "seed": ChatField(None, 0, 0, 1),
     "stop": ChatField(None, 0, 0, 0),
 }

@@ -20,8 +20,9 @@ export class FieldRow {
       t("presets.back", { value: shown(field.value) }),
     );
     this.foot = h("p", { class: "foot", id: `${id}-foot` }, this.note, " ", this.back);
+    this.error = h("p", { class: "trouble", id: `${id}-error`, role: "alert", hidden: true });
     const about = h("p", { class: "about", id: `${id}-about` }, t(`sampling.${field.name}.about`));
-    const described = `${id}-about ${id}-foot`;
+    const described = `${id}-error ${id}-about ${id}-foot`;
     if (field.name === "stop") {
       this.input = h("textarea", {
         id,
@@ -61,14 +62,17 @@ export class FieldRow {
       { class: `field ${field.name === "stop" ? "tall" : ""}` },
       label,
       controls,
+      this.error,
       about,
       this.foot,
     );
   }
 
   show(value) {
-    if (document.activeElement !== this.input)
+    if (document.activeElement !== this.input) {
       this.input.value = value === null ? "" : Array.isArray(value) ? value.join("\n") : String(value);
+      this.refuse(null);
+    }
     this.slide(value);
     this.mark(value);
   }
@@ -81,19 +85,37 @@ export class FieldRow {
 
   typed() {
     const text = this.input.value.trim();
-    this.input.removeAttribute("aria-invalid");
+    this.refuse(null);
     if (text === "") {
       this.slide(null);
       return this.save(null);
     }
     if (this.name === "stop") return this.save(this.input.value.split("\n").filter(Boolean));
     const number = Number(text.replace(",", "."));
-    if (!Number.isFinite(number)) {
-      this.input.setAttribute("aria-invalid", "true");
-      return undefined;
-    }
+    const problem = this.problem(number);
+    if (problem) return this.refuse(problem);
     this.slide(number);
     return this.save(number);
+  }
+
+  /** Why a number cannot be the value, in the page's words; null if it can. */
+  problem(number) {
+    const { least, most } = this.field;
+    const name = t(`sampling.${this.name}`);
+    const isWhole = this.field.step !== 1 || Number.isInteger(number);
+    if (!Number.isFinite(number) || !isWhole) return t(this.field.step === 1 ? "presets.whole" : "presets.number", { name });
+    const isIn = (least === null || number >= least) && (most === null || number <= most);
+    if (isIn) return null;
+    if (most === null) return t("presets.least", { name, least: String(least) });
+    return t("presets.range", { name, least: String(least), most: String(most) });
+  }
+
+  /** Mark the field, whose value is not taken over, and say why; null: nothing is wrong. */
+  refuse(problem) {
+    if (problem) this.input.setAttribute("aria-invalid", "true");
+    else this.input.removeAttribute("aria-invalid");
+    this.error.hidden = !problem;
+    this.error.textContent = problem ?? "";
   }
 
   /** Put the slider where a value is; null: where the chat takes it from. */
@@ -107,14 +129,14 @@ export class FieldRow {
 
   slid() {
     this.input.value = this.slider.value;
-    this.input.removeAttribute("aria-invalid");
+    this.refuse(null);
     this.slide(Number(this.slider.value));
     this.save(Number(this.slider.value));
   }
 
   reset() {
     this.input.value = "";
-    this.input.removeAttribute("aria-invalid");
+    this.refuse(null);
     this.slide(null);
     this.save(null);
     this.input.focus();

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from octavo.app.chat.sampling import CHAT_FIELDS, Inherited, inherited, sampling_params
+from octavo.engine.errors import RequestError
 from octavo.engine.sample.fields import FIELDS
 
 
@@ -26,6 +29,17 @@ def test_what_is_shown_is_what_a_reply_gets() -> None:
 
 def test_without_a_model_its_share_is_left_to_ours() -> None:
     assert inherited({}, None)["temperature"] == Inherited(0.7, "octavo")
+
+
+def test_the_page_s_bounds_are_within_the_engine_s() -> None:
+    for name, field in CHAT_FIELDS.items():
+        allowed = FIELDS[name]
+        for bound, step in ((field.least, -1), (field.most, 1)):
+            if bound is None:
+                continue
+            allowed.read(allowed, bound, 32000)
+            with pytest.raises(RequestError, match=name):
+                allowed.read(allowed, bound + step, 32000)
 
 
 def test_every_slider_offers_only_what_is_allowed() -> None:
