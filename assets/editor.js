@@ -4,11 +4,15 @@ import { h } from "./dom.js";
 import { t } from "./words.js";
 
 export class Editor {
-  /** `send(text)` may be a promise, whose failure is shown; `end()` is called when the box has gone. */
-  constructor(text, { yes, about, send, end, mayBeEmpty = false }) {
+  /**
+   * `send(text)` may be a promise, whose failure is shown; `end()` is called when the box has gone. With `enterSends`
+   * Enter alone is enough, else it breaks the line and Ctrl or Cmd must be held.
+   */
+  constructor(text, { yes, about, send, end, mayBeEmpty = false, enterSends = false }) {
     this.send = send;
     this.end = end;
     this.mayBeEmpty = mayBeEmpty;
+    this.enterSends = enterSends;
     this.area = h("textarea", { rows: "1", dir: "auto", "aria-label": about, onkeydown: (event) => this.key(event), oninput: () => this.fit() });
     this.area.value = text;
     this.note = h("p", { class: "note", role: "alert" });
@@ -29,7 +33,7 @@ export class Editor {
     if (event.key === "Escape") {
       event.stopPropagation();
       this.close();
-    } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    } else if (event.key === "Enter" && !event.shiftKey && !event.altKey && (this.enterSends || event.ctrlKey || event.metaKey)) {
       event.preventDefault();
       this.finish();
     }

@@ -2,9 +2,8 @@
 
 import { h, icon, iconButton } from "./dom.js";
 import { modelMenu } from "./model_menu.js";
-import { bytes, short, t, worded } from "./words.js";
+import { bytes, short, shownModel, t, worded } from "./words.js";
 
-const THEMES = ["system", "light", "dark"];
 const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
 
 export class Header {
@@ -84,7 +83,7 @@ export class Header {
     const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
     this.name.textContent = info ? modelName(info) : (words[state] ?? t("model.none"));
     this.kind.textContent = info ? `${info.format} · ${deviceName(info.device)}` : "";
-    if (this.news?.next) this.kind.textContent = t("model.next", { id: this.news.next });
+    if (this.news?.next) this.kind.textContent = t("model.next", { id: shownModel(this.news.next) });
     const rows = info && [
       [t("model"), info.name],
       [t("model.architecture"), info.architecture],
@@ -116,8 +115,10 @@ export class Header {
     this.meter.setAttribute("aria-label", label);
   }
 
+  /** From the system's colours first to those it does not have, so that each click but one changes what is seen. */
   nextTheme() {
-    this.setTheme(THEMES[(THEMES.indexOf(this.chosen) + 1) % THEMES.length]);
+    const order = isDarkSystem() ? ["system", "light", "dark"] : ["system", "dark", "light"];
+    this.setTheme(order[(order.indexOf(this.chosen) + 1) % order.length]);
     localStorage.setItem("octavo-theme", this.chosen);
   }
 
@@ -131,12 +132,16 @@ export class Header {
     const root = document.documentElement;
     if (theme === "system") delete root.dataset.theme;
     else root.dataset.theme = theme;
-    const dark = theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
+    const dark = theme === "dark" || (theme === "system" && isDarkSystem());
     document.body.classList.toggle("dark", dark); // Gradio's own mark
     this.theme.replaceChildren(icon(THEME_ICONS[theme]));
     this.theme.title = t(`theme.${theme}`);
     this.theme.setAttribute("aria-label", this.theme.title);
   }
+}
+
+function isDarkSystem() {
+  return matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 /** A file's name without what is said beside it. */

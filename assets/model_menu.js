@@ -1,7 +1,7 @@
 // What the model chip's card offers beside the facts: recent models, all models, unloading.
 
 import { h } from "./dom.js";
-import { t } from "./words.js";
+import { shownModel, t } from "./words.js";
 
 const SHOWN = 4;
 
@@ -16,7 +16,7 @@ export function modelMenu(news, actions) {
   if (others.length) {
     parts.push(h("p", { class: "menu-title" }, t("model.recent")));
     for (const recent of others) {
-      const name = recent.id === "starter" ? "SmolLM2-135M-Instruct" : recent.id;
+      const name = shownModel(recent.id);
       parts.push(h("button", { type: "button", class: "menu-item", "aria-label": t("models.load.label", { id: name }), onclick: close(() => actions.load(recent)) }, name));
     }
   }

@@ -2,7 +2,7 @@
 
 import { confirm } from "./dialog.js";
 import { h } from "./dom.js";
-import { t } from "./words.js";
+import { shownModel, t } from "./words.js";
 
 export class ModelQuestion {
   /** `actions`: use(), change(), writing() the chats that are writing now. It is drawn before `place`. */
@@ -44,5 +44,5 @@ export class ModelQuestion {
 
 /** The last part of a path or of a name on the hub. */
 function nameOf(id) {
-  return id.split(/[\\/]/).filter(Boolean).at(-1) ?? id;
+  return shownModel(id).split(/[\\/]/).filter(Boolean).at(-1) ?? id;
 }

@@ -4,7 +4,7 @@ import { sentFiles } from "./attachments.js";
 import { h, iconButton } from "./dom.js";
 import { Editor } from "./editor.js";
 import { Versions } from "./versions.js";
-import { dayAndTime, t, timeOfDay } from "./words.js";
+import { dayAndTime, moment, t } from "./words.js";
 
 export class UserTurn {
   /** `actions`: resend(id, text), version(id, step). */
@@ -20,7 +20,7 @@ export class UserTurn {
     this.element = h(
       "article",
       { class: "turn user", "data-id": turn.id, "aria-label": t("turn.you"), tabindex: "-1" },
-      h("div", { class: "when", title: dayAndTime(turn.at) }, `${t("turn.you")} · ${timeOfDay(turn.at)}`),
+      h("div", { class: "when", title: dayAndTime(turn.at) }, `${t("turn.you")} · ${moment(turn.at)}`),
       sentFiles(turn.id, turn.files),
       (this.said = h("div", { class: "said" }, this.bubble, this.tools)),
     );
@@ -37,6 +37,7 @@ export class UserTurn {
       yes: t("turn.resend"),
       about: t("turn.edit.about"),
       mayBeEmpty: this.hasFiles,
+      enterSends: true,
       send: (text) => this.actions.resend(this.id, text),
       end: () => {
         this.editor = null;

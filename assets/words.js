@@ -27,6 +27,11 @@ export function said(code, values, otherwise) {
 
 export { worded };
 
+/** The name a model is known by, for its id; the starter's id says nothing. */
+export function shownModel(id) {
+  return id === "starter" ? "SmolLM2-135M-Instruct" : id;
+}
+
 export const has = (key) => key in words;
 
 /** 3.1k for a number of tokens. */
@@ -55,6 +60,12 @@ export function bytes(n) {
 
 export function timeOfDay(seconds) {
   return clock.format(new Date(seconds * 1000));
+}
+
+/** When a message was written: the time, with the date where that is not today's. */
+export function moment(seconds) {
+  const isToday = new Date(seconds * 1000).toDateString() === new Date().toDateString();
+  return isToday ? timeOfDay(seconds) : dayAndTime(seconds);
 }
 
 export function dayAndTime(seconds) {

@@ -1,7 +1,7 @@
 // What is on this disk: each model with its facts, a button to load it, and how to load it.
 
 import { copyText, h, iconButton } from "../dom.js";
-import { bytes, t, worded } from "../words.js";
+import { bytes, shownModel, t, worded } from "../words.js";
 import { LoadForm } from "./models_load.js";
 import { facts, modelName, parameters, tokens, section } from "./models_parts.js";
 
@@ -62,8 +62,8 @@ class Row {
     this.about = h("div", {});
     this.problem = h("p", { class: "trouble", hidden: true });
     this.mark = h("span", { class: "mark", hidden: true }, t("models.loaded"));
-    this.load = h("button", { type: "button", class: "plain", "aria-label": t("models.load.label", { id }), onclick: () => this.loadNow() }, t("models.load"));
-    this.options = iconButton("chevron", t("models.options", { id }), () => this.toggle(), { class: "quiet open", "aria-expanded": "false" });
+    this.load = h("button", { type: "button", class: "plain", "aria-label": t("models.load.label", { id: shownModel(id) }), onclick: () => this.loadNow() }, t("models.load"));
+    this.options = iconButton("chevron", t("models.options", { id: shownModel(id) }), () => this.toggle(), { class: "quiet open", "aria-expanded": "false" });
     this.more = h("div", { class: "more", hidden: true });
     this.element = h(
       "li",
@@ -159,7 +159,15 @@ class Row {
 
   async remove() {
     const { name, size } = this.model;
-    const text = t("models.remove.text", { id: name, size: bytes(size) });
+    const news = this.actions.news();
+    if (news?.state === "ready" && news.id === this.id) {
+      const text = t("models.remove.loaded", { id: name });
+      if (await this.actions.page.confirm({ title: t("models.remove.title"), text, yes: t("models.unload") })) this.actions.unload();
+      return;
+    }
+    const facts = [t("models.remove.text", { id: name, size: bytes(size) })];
+    if (this.overview.at_start === this.id) facts.push(t("models.remove.start"));
+    const text = facts.map((fact) => h("p", {}, fact));
     const sure = await this.actions.page.confirm({ title: t("models.remove.title"), text, yes: t("models.remove.yes"), danger: true });
     const answer = sure && (await this.actions.tell("/remove", { id: this.id }));
     if (answer) this.actions.page.toast(t("models.removed", { size: bytes(answer.freed) }));
