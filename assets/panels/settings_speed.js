@@ -8,8 +8,9 @@ const SWITCHES = ["paged_attention", "fusion"];
 
 /** `save(key, value)` answers with why it cannot be so, or null. */
 export function speedCards(measured, save) {
-  const cards = new Map(SWITCHES.map((name) => [`engine.${name}`, new Card(`engine.${name}`, measured.switches[name] ?? {}, save)]));
   const model = measured.model.replace(/^shape:/, "");
+  const where = t("settings.measured.where", { device: measured.device, model });
+  const cards = new Map(SWITCHES.map((name) => [`engine.${name}`, new Card(`engine.${name}`, measured.switches[name] ?? {}, where, save)]));
   const about = h("p", { class: "measured" }, t("settings.measured", { device: measured.device, model, date: measured.date }));
   const command = h("p", { class: "measured" }, t("settings.measure.here"), " ", h("code", {}, "octavo bench --compare fusion,paged_attention"));
   return {
@@ -19,7 +20,7 @@ export function speedCards(measured, save) {
 }
 
 class Card {
-  constructor(key, figures, save) {
+  constructor(key, figures, where, save) {
     const id = `speed-${key.replace(".", "-")}`;
     this.title = h("label", { for: id });
     this.about = h("p", { class: "about", id: `${id}-about` });
@@ -34,7 +35,7 @@ class Card {
         this.error.textContent = problem ?? "";
       },
     });
-    const bars = Object.entries(figures).map(([workload, { on, off }]) => comparison(workload, on, off));
+    const bars = Object.entries(figures).map(([workload, { on, off }]) => comparison(workload, where, on, off));
     const head = h("div", { class: "card-head" }, this.title, h("code", {}, key), this.switch.element);
     this.element = h("div", { class: "card-speed", "data-key": key }, head, this.about, ...bars, this.error, this.foot);
   }
@@ -52,7 +53,7 @@ class Card {
 }
 
 /** Two bars: with and without. */
-function comparison(workload, on, off) {
+function comparison(workload, where, on, off) {
   const most = Math.max(on, off);
   const name = has(`workload.${workload}`) ? t(`workload.${workload}`) : workload;
   const bar = (value, label, kind) =>
@@ -68,7 +69,7 @@ function comparison(workload, on, off) {
   return h(
     "div",
     { class: "comparison" },
-    h("p", { class: "workload" }, name, h("span", { class: "change" }, times)),
+    h("p", { class: "workload" }, name, h("span", { class: "change" }, times, h("span", { class: "measured-on" }, where))),
     bar(on, t("settings.on"), "on"),
     bar(off, t("settings.off"), "off"),
   );
