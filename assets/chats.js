@@ -115,6 +115,7 @@ export class ChatList {
     clearTimeout(this.timer);
     this.limit = ROWS_AT_ONCE;
     if (!this.wanted) this.found = null;
+    if (!this.wanted) this.count.textContent = "";
     else this.timer = setTimeout(() => this.actions.search(this.wanted), SEARCH_AFTER_MS);
     this.draw();
   }

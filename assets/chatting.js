@@ -11,6 +11,7 @@ export class Chatting {
   constructor(page) {
     this.page = page;
     this.edits = new Map(); // nonce: how an edited message ends
+    this.undoing = new Map(); // id of a deleted chat: ends the note that offers to bring it back
     this.temporary = false; // the next new chat is one
   }
 
@@ -166,9 +167,12 @@ export class Chatting {
         toast(t("temporary.kept"));
         return true;
       case "deleted":
-        toast(t("delete.done", { title: message.title || t("chats.untitled") }), {
-          action: { label: t("delete.undo"), run: () => this.say({ k: "restore", chat: message.chat }) },
-        });
+        this.undoing.set(
+          message.chat,
+          toast(t("delete.done", { title: message.title || t("chats.untitled") }), {
+            action: { label: t("delete.undo"), run: () => this.say({ k: "restore", chat: message.chat }) },
+          }),
+        );
         return true;
       case "restored":
         this.page.open(message.chat);
@@ -178,6 +182,14 @@ export class Chatting {
         return true;
       default:
         return false;
+    }
+  }
+
+  /** Chats of these ids are there: nothing is left to undo, should one have been deleted before. */
+  listed(ids) {
+    for (const id of ids) {
+      this.undoing.get(id)?.();
+      this.undoing.delete(id);
     }
   }
 

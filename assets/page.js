@@ -160,6 +160,7 @@ class Page {
   take(message) {
     if (LIST_MESSAGES.has(message.k)) {
       this.list.apply(message);
+      if (message.k !== "unlisted") this.chatting.listed((message.chats ?? [message.chat]).map(([id]) => id));
       this.question.show(this.list.get(this.chat));
       this.titled();
       return;
