@@ -18,7 +18,7 @@ TOKENS = 65_536
 EVAL_TOKENS = 16_384
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="As model.id in config.yaml; in full precision.")]
-OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write; it must not exist.")]
+OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write: a new or an empty one.")]
 Method = Annotated[str, typer.Option(help="awq, gptq, smoothquant, or rtn (round to nearest).")]
 Bits = Annotated[int | None, typer.Option(help="4 or 8.", show_default="4; 8 for smoothquant")]
 GroupSize = Annotated[
@@ -50,6 +50,7 @@ Alpha = Annotated[float, typer.Option(help="For smoothquant: how much of the act
 DType = Annotated[str, typer.Option("--dtype", help="Compute in auto, bfloat16, float16 or float32.")]
 Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Remove what an interrupted run left, and begin anew.")]
 ConfigPath = Annotated[Path | None, typer.Option("--config", metavar="PATH", help="Use this config.yaml.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show traces of errors.")]
 
@@ -72,6 +73,7 @@ def quantize_command(
     dtype: DType = "auto",
     device: Device = None,
     resume: Resume = False,
+    restart: Restart = False,
     config: ConfigPath = None,
     debug: Debug = False,
 ) -> None:
@@ -82,7 +84,8 @@ def quantize_command(
 
     from octavo.app.library import resolve_model
     from octavo.engine.quant.calibrate.errors import QuantizeError
-    from octavo.engine.quant.calibrate.run import Job, check_place
+    from octavo.engine.quant.calibrate.place import check_place
+    from octavo.engine.quant.calibrate.run import Job
     from octavo.engine.quant.calibrate.settings import Settings
     from octavo.engine.quant.calibrate.text import read_text
     from octavo.engine.run.resolve import DTYPES, resolve_threads
@@ -98,7 +101,7 @@ def quantize_command(
         )
     text, measured = read_text(calibration), read_text(evaluate) if evaluate is not None else None
     out = out.expanduser().absolute()
-    check_place(out, resume)  # before anything is fetched
+    check_place(out, resume, restart)  # before anything is fetched
     job = Job(
         model=resolve_model(model, folders=values.folders, revision=values.revision, progress=_Fetching()),
         out=out,
@@ -111,6 +114,7 @@ def quantize_command(
         device=values.device,
         dtype=dtype,
         resume=resume,
+        restart=restart,
     )
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(resolve_threads(None))

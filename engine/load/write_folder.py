@@ -32,6 +32,7 @@ _COPIED = (
     "NOTICE",
 )
 _INDEX = "model.safetensors.index.json"
+BESIDE = (*_COPIED, "config.json", _INDEX)  # all that may stand beside the weights
 
 
 def shard_name(number: int, count: int) -> str:

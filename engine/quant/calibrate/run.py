@@ -21,10 +21,12 @@ from octavo.engine.load.write_folder import shard_name, write_beside, write_inde
 from octavo.engine.load.write_packed import packed_tensors, quantization_config
 from octavo.engine.model.families import Source, plan_weights
 from octavo.engine.model.spec import FAMILIES, ModelSpec, has_own_decoder
+from octavo.engine.quant.calibrate.asked import Asked, describe_settings, differences
 from octavo.engine.quant.calibrate.errors import QuantizeError
 from octavo.engine.quant.calibrate.evaluate import measure
 from octavo.engine.quant.calibrate.inputs import Inputs
 from octavo.engine.quant.calibrate.layer import SLOTS, Layer
+from octavo.engine.quant.calibrate.lock import FolderLock
 from octavo.engine.quant.calibrate.methods import (
     SAMPLES,
     LayerResult,
@@ -32,6 +34,7 @@ from octavo.engine.quant.calibrate.methods import (
     round_layer,
     rounded_activations,
 )
+from octavo.engine.quant.calibrate.place import check_place
 from octavo.engine.quant.calibrate.report import REPORT, Report, layer_row
 from octavo.engine.quant.calibrate.settings import Settings
 from octavo.engine.quant.calibrate.state import Progress, StateFolder
@@ -62,36 +65,26 @@ class Job:
     eval_tokens: int = 0  # 0: perplexity is not measured
     device: str = "auto"
     dtype: str = "auto"
-    resume: bool = False
+    resume: bool = False  # goes on with an unfinished run
+    restart: bool = False  # removes what an unfinished run left, and begins anew
 
 
 def quantize(job: Job, say: Say) -> Report:
     """Writes the quantized model to `job.out`, telling each step. Raises QuantizeError and LoadError's kinds before
     anything is written, OSError for a disk that fails; what was done until then is kept for `resume`."""
     state = StateFolder(job.out)
-    check_place(job.out, job.resume)
-    with open_checkpoint(job.model) as checkpoint, torch.inference_mode():
-        run = _Run(job, checkpoint, state, say)
-        run.layers()
-        run.rest()
-    run.measure()
-    report = run.report()
-    write_json(state.model / REPORT, report.as_json())
-    state.finish()
+    check_place(job.out, job.resume, job.restart)
+    with FolderLock(state.folder):
+        check_place(job.out, job.resume, job.restart)  # nobody else changes it from here on
+        with open_checkpoint(job.model) as checkpoint, torch.inference_mode():
+            run = _Run(job, checkpoint, state, say)
+            run.layers()
+            run.rest()
+        run.measure()
+        report = run.report()
+        write_json(state.model / REPORT, report.as_json())
+        state.finish()
     return report
-
-
-def check_place(out: Path, resume: bool) -> None:
-    """Raises QuantizeError if a run may not write to `out`."""
-    state = StateFolder(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise QuantizeError(f"{out} exists already.", remedy="Name a folder that does not, or remove it.")
-    if not out.parent.is_dir():
-        raise QuantizeError(f"There is no folder {out.parent}.", remedy="Make it first, or name another place.")
-    if state.exists() and not resume:
-        raise QuantizeError(
-            f"{state.folder} holds an unfinished run.", remedy="Add --resume to go on with it, or remove that folder."
-        )
 
 
 class _Run:
@@ -148,16 +141,44 @@ class _Run:
             )
 
     def _begin(self) -> Progress:
+        asked = self._asked()
+        found = self.state.load()
+        if found is None or self.job.restart:
+            return self.state.begin(asked)
+        if found.asked != asked:
+            clauses = differences(found.asked, asked) or ["another tokenizer, or by another version of Octavo"]
+            raise QuantizeError(
+                f"The unfinished run in {self.state.folder} was asked for something else: {'; '.join(clauses)}.",
+                remedy="Ask for the same with --resume, or use --restart to begin anew without what it has done.",
+            )
+        if not self.state.has_layers(len(found.layers), len(self.spec.layers)):
+            raise self._unreadable("weight files are missing")
+        self.state.model.mkdir(exist_ok=True)
+        self.say(f"Going on after {len(found.layers)} of {len(self.spec.layers)} layers.")
+        return found
+
+    def _asked(self) -> Asked:
+        """All that changes what is written, each with how it is shown."""
         files = {self.checkpoint.tensors[name].file for name in self.sources}
-        what = (_VERSION, self.settings, str(self.device.type), self.dtype, self.stored, self.text.digest)
-        key = hashlib.sha256(repr((what, fingerprint(files))).encode()).hexdigest()
-        if self.state.exists():
-            found = self.state.load(key)
-            if found is not None:
-                self.say(f"Going on after {len(found.layers)} of {len(self.spec.layers)} layers.")
-                return found
-            self.say("The unfinished run was of another model, text or setting, so this one begins anew.")
-        return self.state.begin(key)
+        job, windows = self.job, self.text.windows
+        own = "a part held back" if job.evaluate is None else "a text of its own"
+        calibration = hashlib.sha256(job.text.encode("utf-8", "surrogatepass")).hexdigest()
+        asked: Asked = {
+            "MODEL": [fingerprint(files), self.checkpoint.path.name],
+            **describe_settings(self.settings),
+            "--calibration": [calibration, job.text_name],
+            "--tokens": [windows.numel(), f"{windows.numel():,}"],
+            "--eval": [own, own],
+            "--device": [self.device.type] * 2,
+            "--dtype": [str(self.dtype).removeprefix("torch.")] * 2,
+        }
+        return asked | {"windows": [self.text.digest, ""], "version": [_VERSION, ""]}
+
+    def _unreadable(self, why: object) -> QuantizeError:
+        return QuantizeError(
+            f"What the unfinished run left in {self.state.folder} cannot be read ({why}).",
+            remedy="Use --restart to begin anew.",
+        )
 
     # -- the layers -----------------------------------------------------------------------------------------------
 
@@ -188,10 +209,7 @@ class _Run:
             try:
                 return self.state.hidden(done)
             except (OSError, CheckpointError, KeyError) as error:
-                raise QuantizeError(
-                    f"What the unfinished run left in {self.state.folder} cannot be read ({error}).",
-                    remedy="Remove that folder and begin anew.",
-                ) from error
+                raise self._unreadable(error) from error
         name = next(name for name, source in self.sources.items() if source.parts == ("embed.weight",))
         return self.walk.embed(self.checkpoint.read(name, self.dtype), self.text.windows)
 

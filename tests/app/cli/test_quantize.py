@@ -35,6 +35,7 @@ def test_the_command_is_in_the_help_and_names_its_choices(octavo: Octavo) -> Non
     assert "quantize" in octavo("--help").out
     text = octavo("quantize", "--help").out
     assert all(name in text for name in ("awq", "gptq", "smoothquant", "rtn", "--calibration", "--resume", "--eval"))
+    assert "a new or an empty one" in " ".join(text.split())
 
 
 def test_a_run_prints_layers_as_it_goes_and_the_report_at_the_end(
@@ -79,10 +80,24 @@ def test_an_interrupted_run_says_how_it_goes_on(
     again = octavo(*command, "--eval-tokens", "0")
     assert (again.code, "--resume" in again.err) == (1, True)
     assert octavo("quantize", "org/not-fetched", str(out), *command[3:]).err == again.err  # before anything is fetched
+    other = octavo(*command, "--eval-tokens", "0", "--resume", "--bits", "8")
+    assert (other.code, "--bits was 4 and is 8" in other.err, "--restart" in other.err) == (1, True, True)
     result = octavo(*command, "--eval-tokens", "0", "--resume")
     assert (result.code, out.is_dir()) == (0, True)
     assert "Going on after 1 of 2 layers." in result.err
     assert layers == [0, 1, 2]
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--restart"])
+def test_a_folder_that_is_not_its_own_is_left_alone(
+    flag: str, octavo: Octavo, model: Path, book: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.unfinished" / "sub" / "letter.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine", encoding="utf-8")
+    result = octavo("quantize", str(model), str(tmp_path / "mine"), "--calibration", str(book), flag)
+    assert (result.code, mine.read_text(encoding="utf-8")) == (1, "mine")
+    assert "holds something else. Move that elsewhere, or name another OUT." in result.err
 
 
 @pytest.mark.parametrize(

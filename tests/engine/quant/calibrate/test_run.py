@@ -191,18 +191,6 @@ def test_a_resumed_run_writes_the_same_bytes(job: MakeJob) -> None:
         assert (whole.out / name).read_bytes() == (broken.out / name).read_bytes(), name
 
 
-def test_a_run_with_other_settings_begins_anew_and_says_so(job: MakeJob) -> None:
-    def stopping(line: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        quantize(job("rtn"), stopping)
-    said: list[str] = []
-    quantize(job("rtn", group=64, symmetric=True, resume=True), said.append)
-    assert "begins anew" in said[0]
-    assert said[1].startswith("layer 1 of 2")
-
-
 def test_perplexity_is_measured_on_text_that_was_held_back(job: MakeJob) -> None:
     report = quantize(job("rtn", bits=8, eval_tokens=150), silent)
     before, after = report.perplexity["before"], report.perplexity["after"]
