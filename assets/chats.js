@@ -93,6 +93,12 @@ export class ChatList {
     this.draw();
   }
 
+  /** Octavo was closed: nothing is being written any more. */
+  freeze() {
+    for (const chat of this.writing) this.chats.set(chat.id, { ...chat, writing: false });
+    this.draw();
+  }
+
   focusSearch() {
     this.filter.focus();
     this.filter.select();

@@ -23,6 +23,7 @@ export class Composer {
     this.writing = false;
     this.sending = null; // {nonce, text, chat, files} until the server answers
     this.lastReading = null;
+    this.closed = false; // Octavo has ended
     this.text = h("textarea", {
       rows: "1",
       placeholder: t("composer.placeholder"),
@@ -220,6 +221,14 @@ export class Composer {
     if (message.code === "file_lost") this.gauge.soon({ now: true });
   }
 
+  /** Octavo was closed, or is there again. */
+  setClosed(closed) {
+    if (closed === this.closed) return;
+    this.closed = closed;
+    this.say(null);
+    this.update();
+  }
+
   connectionLost() {
     this.lost = this.sending ?? this.lost;
     this.sending = null;
@@ -283,6 +292,7 @@ export class Composer {
 
   /** A line under the box; null: what is to be said of the window, else the usual hint. */
   say(text, kind = "calm", actions = []) {
+    if (text === null && this.closed) [text, kind] = [t("composer.closed"), "error"];
     const window = text === null ? this.windowWords() : null;
     const [words, how, ways] = window ?? [text ?? t("composer.hint"), kind, actions];
     this.hint.className = `hint ${how}`;
@@ -314,7 +324,7 @@ export class Composer {
     const empty = !this.text.value.trim() && !this.files.items.length;
     const idle = !this.writing && (empty || this.sending !== null);
     if (idle && document.activeElement === this.button) this.focus(); // a disabled button would lose the keyboard
-    this.button.disabled = idle;
+    this.button.disabled = idle || this.closed;
   }
 }
 

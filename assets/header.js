@@ -43,6 +43,13 @@ export class Header {
   connected(yes) {
     this.offline.hidden = yes;
     if (yes) this.ending(null);
+    if (yes) this.chip.dataset.state = this.current?.state ?? "";
+  }
+
+  /** The model is gone with the server. */
+  closed() {
+    this.chip.dataset.state = "closed";
+    this.meter.hidden = true;
   }
 
   /** Why the connection will be lost: the server was "closed", or begins "again"; null: it was not told. */

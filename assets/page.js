@@ -12,6 +12,7 @@ import { fetchModel, loadModel, unloadModel, wakeModel } from "./model_actions.j
 import { Nav } from "./nav.js";
 import { tellOnce } from "./news.js";
 import { Panels } from "./panels.js";
+import { rest, wake } from "./rest.js";
 import { onShortcut } from "./shortcuts.js";
 import { Talk } from "./talk.js";
 import { Welcome } from "./welcome.js";
@@ -24,6 +25,7 @@ const LIST_MESSAGES = new Set(["list", "listed", "unlisted"]);
 class Page {
   constructor([nav, chats, header, talk, composer, panel]) {
     this.chat = new URLSearchParams(location.search).get("c");
+    this.ending = null; // how the server said it would end: "closed" or "again"
     this.sources = new Map(); // nonce: what waits for a reply's Markdown
     this.live = new Live({
       onMessage: (message) => this.take(message),
@@ -98,7 +100,10 @@ class Page {
     });
     this.panels.on("settings", (value) => this.settingsChanged(value));
     this.panels.on("models", (value) => this.modelsChanged(value));
-    this.panels.on("ending", (how) => this.header.ending(how));
+    this.panels.on("ending", (how) => {
+      this.ending = how;
+      this.header.ending(how);
+    });
     this.panels.on("news", (items) => items.forEach(tellOnce));
     this.shade = chats.parentElement;
     this.shade.addEventListener("click", (event) => event.target === this.shade && this.showList(false));
@@ -137,6 +142,9 @@ class Page {
   }
 
   connected() {
+    this.ending = null;
+    wake();
+    this.composer.setClosed(false);
     this.header.connected(true);
     this.composer.connectionBack();
     this.ask();
@@ -146,9 +154,19 @@ class Page {
     this.header.connected(false);
     this.composer.connectionLost();
     this.chatting.connectionLost();
+    if (this.ending === "closed") this.freeze();
     void this.checkKey();
     for (const waiting of this.sources.values()) waiting.reject(new Error("connection lost"));
     this.sources.clear();
+  }
+
+  /** Octavo was closed on purpose, and will not be back by itself. */
+  freeze() {
+    this.talk.freeze();
+    this.list.freeze();
+    this.header.closed();
+    this.composer.setClosed(true);
+    rest();
   }
 
   /** The key was changed: nothing here works until the new one is entered. */

@@ -118,6 +118,7 @@ export class ReplyTurn {
   /** What stands around the text. */
   about(about) {
     const ended = this.live && about.status !== "streaming";
+    this.told = about;
     this.status = about.status;
     this.stats = about.stats;
     this.element.classList.toggle("live", this.live);
@@ -134,6 +135,15 @@ export class ReplyTurn {
     this.continueButton.hidden = blank && this.thoughtBox.hidden;
     this.figures.replaceChildren(...(this.live ? [] : figures(about.stats, about.status)));
     return ended;
+  }
+
+  /** Nobody writes here any more, and nobody is there to say so: what has come stays. */
+  freeze() {
+    if (!this.live) return;
+    const { told } = this;
+    const thinking = told.thinking && { seconds: null, ...told.thinking, over: true };
+    const notices = [...told.notices, { text: t("turn.closed") }];
+    this.about({ ...told, status: "stopped", progress: null, thinking, notices });
   }
 
   place({ version, versions }) {

@@ -176,6 +176,13 @@ export class Talk {
     this.chats.delete(id);
   }
 
+  /** Octavo was closed: the replies that were being written end here. */
+  freeze() {
+    for (const { last } of this.chats.values()) if (last instanceof ReplyTurn) last.freeze();
+    this.settle();
+    this.onChange();
+  }
+
   /** Say that what is written here is not kept; `keep` makes it last, null where there is nothing yet. */
   showTemporary(yes, keep = null) {
     this.temporary.hidden = !yes;

@@ -252,7 +252,7 @@ async function quitApp(page) {
   if (!(await page.confirm({ title: t("settings.quit.ask"), text: t("settings.quit.text"), yes: t("settings.quit") }))) return;
   try {
     await page.send(`${PATH}/quit`);
-    page.toast(t("settings.quit.done"), { keep: true });
+    page.toast(t("settings.quit.done"));
   } catch (failure) {
     page.toast(failure.message, { kind: "error" });
   }

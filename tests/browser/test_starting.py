@@ -47,10 +47,17 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     page.wait_for_selector(".welcome .example")
     send(page, "echo " + "before " * 20)
     wait_for_end(page)
+    send(page, "clock 4000")
+    page.wait_for_selector("article.reply.last.live p")
     page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_role("button", name="Quit Octavo").click()
     page.get_by_role("dialog").get_by_role("button", name="Quit Octavo").click()
-    page.wait_for_selector(".offline:not([hidden]) >> text=Octavo was closed.")
+    page.wait_for_selector(".offline:not([hidden]) >> text=Closed")
+    page.wait_for_selector("article.reply.last:not(.live) >> text=Octavo was closed while this was being written.")
+    assert page.locator(".row-chat.writing, .chip[data-state=ready], .send.stops").count() == 0
+    assert page.get_by_role("button", name="Quit Octavo").is_disabled()
+    assert "Start it again" in page.locator("#composer-hint").inner_text()
+    assert page.locator(".chip .name").bounding_box()["width"] > 60
     page.get_by_role("button", name="Close this panel").click()
     slow_server.stop()
     send(page, "echo after")
@@ -71,7 +78,7 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     page.wait_for_selector("article.reply")
     watched.received.clear()
     page.keyboard.press("Enter")
-    until(page, "document.querySelectorAll('article.reply').length === 2")
+    until(page, "document.querySelectorAll('article.reply').length === 3")
     wait_for_end(page)
     assert answer(page) == "after"
     assert "before " * 15 not in "".join(watched.received)  # what the tab has is not sent again
