@@ -5,6 +5,7 @@ import { t } from "./words.js";
 
 const TOAST_MS = 6000;
 const SHOWN_AT_ONCE = 3;
+const NARROWEST_PX = 240; // of a place for notes
 
 /** Ask; true if the answer is yes. `text` may be a string or elements; `danger` marks what cannot be undone. */
 export function confirm({ title, text = "", yes, no = t("dialog.no"), danger = false }) {
@@ -34,9 +35,33 @@ export function confirm({ title, text = "", yes, no = t("dialog.no"), danger = f
 
 let shelf = null;
 
+/** Above the composer and no wider; where a panel lies over it, at the bottom of the window. */
+function placeShelf() {
+  if (!shelf?.childElementCount) return;
+  const box = document.getElementById("octavo-composer")?.getBoundingClientRect();
+  const panel = document.getElementById("octavo-panel")?.getBoundingClientRect();
+  const end = box && Math.min(box.right, panel?.width ? panel.left : Infinity);
+  const isFree = box && end - box.left >= NARROWEST_PX;
+  shelf.style.left = isFree ? `${box.left}px` : "";
+  shelf.style.right = isFree ? `${innerWidth - end}px` : "";
+  shelf.style.bottom = isFree ? `${innerHeight - box.top + 8}px` : "";
+}
+
+function watchShelf() {
+  const observer = new ResizeObserver(placeShelf);
+  for (const id of ["octavo-composer", "octavo-panel"]) {
+    const element = document.getElementById(id);
+    if (element) observer.observe(element);
+  }
+  addEventListener("resize", placeShelf);
+}
+
 /** A note at the bottom. `action` is {label, run}; with `keep` it stays until it is dismissed. Returns the way to end it. */
 export function toast(text, { action = null, kind = "plain", keep = false } = {}) {
-  shelf ??= h("div", { class: "toasts", role: "status", "aria-live": "polite" });
+  if (!shelf) {
+    shelf = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
+    watchShelf();
+  }
   if (!shelf.isConnected) document.getElementById("octavo").append(shelf);
   const end = () => note.remove();
   const note = h("div", { class: `toast ${kind}` }, h("p", {}, text));
@@ -50,6 +75,7 @@ export function toast(text, { action = null, kind = "plain", keep = false } = {}
   note.append(iconButton("close", t("toast.close"), end));
   shelf.append(note);
   while (shelf.childElementCount > SHOWN_AT_ONCE) shelf.firstChild.remove();
+  placeShelf();
   if (!keep) waitUnread(note, end);
   return end;
 }
