@@ -54,7 +54,7 @@ def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
     first.hover()
     first.get_by_role("button", name="Edit").click()
     page.keyboard.insert_text(" more")
-    page.keyboard.press("Control+Enter")
+    page.keyboard.press("Enter")
     ended(page, ["echo one more 2/2", "one more"])
     page.locator("article.user").first.get_by_role("button", name="Version before").press("Enter")
     ended(page, ["echo one 1/2", "one", "echo two", "two 2/2"])
