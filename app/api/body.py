@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request
 
 from octavo.app.api.errors import ApiError
-from octavo.app.text import without_halves
+from octavo.app.text import read_json
 
 MOST_CHOICES = 128  # as OpenAI documents for n
 
@@ -19,9 +19,7 @@ async def read_body(request: Request) -> Body:
     """The request's JSON object. Raises ApiError 400 for anything else."""
     raw = await request.body()
     try:
-        values = json.loads(raw)
-        if b"\\ud" in raw.lower():  # such text could be neither tokenized nor sent back in an error
-            values = json.loads(without_halves(json.dumps(values, ensure_ascii=False)))
+        values = read_json(raw)
     except (ValueError, RecursionError) as error:
         detail = "it is empty" if not raw else str(error) if isinstance(error, ValueError) else "nested too deep"
         raise ApiError(400, f"The body is not valid JSON: {detail}.", code="invalid_json") from None

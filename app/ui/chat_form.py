@@ -24,15 +24,20 @@ def read_settings(value: object) -> ChatSettings:
     system, preset = fields.text("system") or "", fields.text("preset")
     if len(system) > LONGEST_SYSTEM:
         raise ApiError(400, f"A system text can have {LONGEST_SYSTEM:,} characters at most.", param="system")
-    sampling, options = fields.get("sampling") or {}, fields.get("options") or {}
-    if not isinstance(sampling, Mapping) or not isinstance(options, Mapping):
-        raise wrong("settings", value, "an object")
+    sampling, options = _table(fields, "sampling"), _table(fields, "options")
     return ChatSettings(
         system=system.strip("\n"),
         preset=preset,
         sampling={name: sampling[name] for name in CHAT_FIELDS if sampling.get(name) is not None},
         options={"overflow": "stop"} if overflow_of(options) == "stop" else {},
     )
+
+
+def _table(fields: Body, name: str) -> Mapping[str, Any]:
+    value = fields.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise wrong(name, value, "an object")
+    return value
 
 
 def as_json(settings: ChatSettings) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from typing import Any
 
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
+from octavo.app.api.errors import ApiError
 from octavo.app.chat.service import ChatService
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
-from octavo.app.text import without_halves
+from octavo.app.text import read_json
 from octavo.app.ui.board import Board
 from octavo.app.ui.chat_commands import ChatCommands
 from octavo.app.ui.chat_form import read_settings
@@ -167,6 +168,8 @@ class Tab:
             except OctavoError as error:
                 said = getattr(error, "code", ""), getattr(error, "values", None)
                 self._refuse(command, error.message, error.remedy, *said)
+            except ApiError as error:  # from what reads fields for the routes as well
+                self._refuse(command, error.message, None, error.code)
             except (WebSocketDisconnect, RuntimeError):
                 raise
             except Exception as error:
@@ -212,7 +215,8 @@ class Tab:
             return
         chat_id, after, beside = (_name(command, field) for field in ("chat", "after", "beside"))
         created = chat_id is None
-        files = [item for item in command.get("files") or () if isinstance(item, str)]
+        listed = command.get("files")
+        files = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
         if chat_id is None:
             chat_id = await self._hub.begin(nonce, temporary=command.get("temporary") is True)
         try:
@@ -260,12 +264,10 @@ def _parse(message: Mapping[str, Any]) -> Command:
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message.get("code", 1000))
     try:
-        command = json.loads(message.get("text") or "null")
+        command = read_json(message.get("text") or "null")
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(command, dict):
-        return {}
-    return {key: without_halves(value) if isinstance(value, str) else value for key, value in command.items()}
+    return command if isinstance(command, dict) else {}
 
 
 def _name(command: Command, field: str) -> str | None:

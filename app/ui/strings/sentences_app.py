@@ -75,6 +75,9 @@ ZH_CN: dict[str, str] = {
     "chats must be a list.": "chats 必须是列表。",
     "There is no such chat.": "没有这个对话。",
     "A system text can have {most} characters at most.": "系统文本最多 {most} 个字符。",
+    "{key} is {value}; it must be {wanted}.": "{key} 是 {value}；应为{wanted}。",
+    "a text": "文本",
+    "an object": "对象",
     "This file is not there any more.": "这个文件已经不在了。",
     "data must be the file in Base64.": "data 必须是 Base64 编码的文件。",
     "A message can have {most} characters at most.": "一条消息最多 {most} 个字符。",
@@ -94,6 +97,9 @@ ZH_CN: dict[str, str] = {
     "{key} must not hold control characters; in double quotes a backslash begins an escape, so write a Windows path "
     "in single quotes or with /, found {value}.": (
         "{key} 不能含有控制字符（现在是 {value}）。双引号里反斜杠表示转义，Windows 路径请用单引号，或写成 /。"
+    ),
+    "{key} must not hold a character that was lost on the way; write it anew, found {value}.": (
+        "{key} 里有传输中丢失的字符，现在是 {value}；请重新填写。"
     ),
     "{key} cannot be {value}: this version has no {feature}; allowed: {allowed}.": (
         "{key} 不能是 {value}：这个版本没有{feature}；可以是：{allowed}。"

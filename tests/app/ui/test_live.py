@@ -181,6 +181,39 @@ def test_half_a_surrogate_pair_in_a_name_does_not_end_the_connection(tab: Speake
     tab.until("sent", nonce="n\ufffd")
 
 
+def test_half_a_surrogate_pair_in_a_new_chats_settings_becomes_the_replacement_character(
+    tab: Speaker, client: TestClient
+) -> None:
+    half = "x\ud800"
+    own = {"system": half, "sampling": {"stop": [half]}, "preset": half, half: half}
+    tab.say(k="send", chat=None, text="Hello", nonce="n1", settings=own)
+    chat = tab.until("sent", nonce="n1")["chat"]
+    kept = client.app.state.service.store_of(chat).get_chat_settings(chat)  # type: ignore[attr-defined]
+    assert (kept.system, kept.sampling["stop"], kept.preset) == ("x\ufffd", ["x\ufffd"], "x\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"system": "x" * 300_000}, "A system text can have 200,000 characters at most."),
+        ([], "settings is []; it must be an object."),
+        ({"preset": 5}, "preset is 5; it must be a text."),
+        ({"sampling": [1]}, "sampling is [1]; it must be an object."),
+    ],
+)
+def test_settings_that_will_not_do_are_refused_in_their_own_words_and_begin_no_chat(
+    tab: Speaker, client: TestClient, own: object, says: str
+) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1", settings=own)
+    assert tab.until("refused", nonce="n1")["message"] == says
+    assert client.app.state.service.list_chats() == []  # type: ignore[attr-defined]
+
+
+def test_files_that_are_no_list_are_none(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1", files=5)
+    tab.until("sent", nonce="n1")
+
+
 def test_a_stale_tab_cannot_send_into_turns_it_has_not_seen(tab: Speaker) -> None:
     tab.say(k="send", chat=None, text="Hello", nonce="n1")
     chat = tab.until("sent")["chat"]
