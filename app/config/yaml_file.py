@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.scanner import RoundTripScanner
 
 from octavo.app.config.errors import ConfigError, Problem
 
@@ -23,6 +24,8 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 
+_MOST_LEVELS = 64  # of lists and sections in each other
+_HEAD = 2048  # bytes that tell the encoding
 _MOST_BITS = 8192  # of a whole number; Python cannot write much larger ones into a message
 
 
@@ -42,7 +45,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise ConfigError((Problem(f"cannot be read ({error.strerror or error}).", str(path)),), path) from error
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS.items() if data.startswith(mark)), None)
-    if encoding is None and b"\x00" in data[:64]:
+    if encoding is None and _is_utf16(data[:_HEAD]):
         encoding = "UTF-16"
     if encoding is not None:
         problem = Problem(
@@ -55,6 +58,27 @@ def read_text(path: Path) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{data[error.start]:02x} is not UTF-8. Save the file as UTF-8 (in the editor: Save as)."
         raise ConfigError((Problem(found, str(path), line=line),), path) from error
+
+
+def _is_utf16(head: bytes) -> bool:
+    """Whether zeros fill much of one half of the byte pairs, as in UTF-16 without a mark. A stray zero, or a file of
+    nothing else as a power cut leaves it, is left to YAML's reader, which names the character."""
+    fewer, more = sorted((head[0::2].count(0), head[1::2].count(0)))
+    return more > 1 and more * 8 >= len(head) and more >= 2 * fewer
+
+
+class _Scanner(RoundTripScanner):
+    """Stops where lists and sections stand too deep in each other, which its parent needs seconds to find out."""
+
+    def fetch_flow_collection_start(self, *arguments: Any, **named: Any) -> None:
+        if self.flow_level >= _MOST_LEVELS:
+            raise RecursionError
+        super().fetch_flow_collection_start(*arguments, **named)
+
+    def add_indent(self, column: int) -> bool:
+        if len(self.indents) >= _MOST_LEVELS:
+            raise RecursionError
+        return bool(super().add_indent(column))
 
 
 def read_yaml(path: Path) -> YamlFile:
@@ -96,8 +120,10 @@ def read_yaml_text(text: str, path: Path) -> YamlFile:
 
 def parse(text: str, path: Path) -> Any:
     """The round-trip tree of one YAML document. Raises ConfigError with line, column and a hint."""
+    yaml = YAML(typ="rt")
+    yaml.Scanner = _Scanner
     try:
-        return YAML(typ="rt").load(io.StringIO(text))
+        return yaml.load(io.StringIO(text))
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         character = error.character if isinstance(error.character, int) else ord(error.character)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,6 +134,17 @@ def test_another_unicode_encoding_is_named(complaint: Complaint, data: bytes, na
     assert f"is saved as {name}. Save it as UTF-8" in complaint(data)
 
 
+@pytest.mark.parametrize("data", [b"a: \x00", b"model: {id: x}\nx-note: a\x00b\n", b"\x00" * 60])
+def test_zeros_in_utf8_are_not_taken_for_utf16(complaint: Complaint, data: bytes) -> None:
+    assert "the character U+0000 is not allowed" in complaint(data)
+
+
+def test_utf16_without_a_mark_is_known_by_its_keys_among_chinese(complaint: Complaint) -> None:
+    text = "# 一个注释在文件的开头\nmodel:\n  id: 'D:/模型/山'\n"
+    for order in ("le", "be"):
+        assert "is saved as UTF-16" in complaint(text.encode(f"utf-16-{order}"))
+
+
 def test_a_windows_code_page_is_refused_with_the_line(complaint: Complaint) -> None:
     assert "line 2: byte 0xfc is not UTF-8" in complaint("model:\n  id: Mühle\n".encode("cp1252"))
 
@@ -203,9 +215,26 @@ def test_the_json_schema_knows_every_key_and_allows_x_keys() -> None:
     assert schema["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("text", ["[" * 5000, "model: " + "[" * 5000, "model: " + "{a: " * 5000])
-def test_nesting_without_end_is_a_fault_of_the_file(complaint: Complaint, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 5000,
+        "x-a: " + "[" * 5000 + "]" * 5000,
+        "model: " + "[" * 5000,
+        "model: " + "{a: " * 5000,
+        "x-a:\n " + "- " * 5000,
+        "".join(" " * level + "x-a:\n" for level in range(300)),
+    ],
+)
+def test_nesting_without_end_is_a_fault_of_the_file_found_at_once(complaint: Complaint, text: str) -> None:
+    began = time.process_time()
     assert "nested too deep" in complaint(text)
+    assert time.process_time() - began < 0.5  # to the end of the file it would be seconds
+
+
+def test_what_stands_side_by_side_is_not_deep(load: Load) -> None:
+    beside = "x-a: [" + "[[1], {b: [2]}], " * 100 + "]\n" + "".join(f"x-{n}:\n  - - a: [1]\n" for n in range(100))
+    assert load((beside + "model: {id: x}\n").encode()).values.model.id == "x"
 
 
 @pytest.mark.parametrize("value", ["1" * 5000, "2001-13-45"])
