@@ -104,15 +104,16 @@ def _without_key(text: str) -> Iterator[str]:
 def prepare_move(data: Path, folder: str) -> Path:
     """Check a folder for moving there and leave a note in it: `finish_move` does the rest at the next start, when
     nothing writes. Raises DataError saying what is wrong with the folder."""
-    target = Path(folder).expanduser()
-    if not target.is_absolute():
-        raise DataError(f"{folder} is no complete path.", remedy="Begin with the drive or with /.")
-    target = target.resolve()
-    if target == data.resolve():
-        raise DataError("The data is in this folder already.")
-    if (target / CHATS).exists():
-        raise DataError(f"{target} holds chats of its own.", remedy="Choose another folder.")
+    target = Path(folder)
     try:
+        target = target.expanduser()
+        if not target.is_absolute():
+            raise DataError(f"{folder} is no complete path.", remedy="Begin with the drive or with /.")
+        target = target.resolve()
+        if target == data.resolve():
+            raise DataError("The data is in this folder already.")
+        if (target / CHATS).exists():
+            raise DataError(f"{target} holds chats of its own.", remedy="Choose another folder.")
         target.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(target).free
         needed = 2 * chats_size(data)
@@ -121,6 +122,8 @@ def prepare_move(data: Path, folder: str) -> Path:
         write_atomically(target / MOVE_NOTE, json.dumps({"from": str(data), "at": time.time()}).encode())
     except OSError as error:
         raise DataError(f"{target} cannot be written ({error.strerror or error}).") from error
+    except (RuntimeError, ValueError) as error:  # a home that nobody has; a character that no path holds
+        raise DataError(f"{folder} is no complete path.", remedy="Begin with the drive or with /.") from error
     return target
 
 

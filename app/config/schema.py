@@ -81,6 +81,8 @@ def _text(value: object) -> object:
             "must not hold control characters; in double quotes a backslash begins an escape, so write a Windows path "
             "in single quotes or with /",
         )
+    if re.search(r"[\ud800-\udfff\ufffd]", value):
+        raise PydanticCustomError("octavo", "must not hold a character that was lost on the way; write it anew")
     return str(value)
 
 

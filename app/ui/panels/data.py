@@ -17,6 +17,7 @@ from octavo.app import data_files, paths
 from octavo.app.api.body import read_body
 from octavo.app.api.errors import ApiError
 from octavo.app.config import ConfigError, save
+from octavo.app.config.check import check
 from octavo.app.data_files import DataError
 from octavo.app.logs import FILE_NAME
 from octavo.app.ui.panels.deps import PanelDeps
@@ -61,8 +62,6 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
     async def move(request: Request) -> dict[str, Any]:
         if not is_here(request):
             raise not_from_here()
-        if "OCTAVO_DATA_DIR" in os.environ:
-            raise ApiError(409, "The variable OCTAVO_DATA_DIR says where the data is; change it there.", code="fixed")
         body = await read_body(request)
         wanted = body.text("folder") or ""
         await asyncio.to_thread(_move, deps, started_in, wanted.strip())
@@ -85,18 +84,29 @@ def _place(path: Path, size_bytes: int) -> dict[str, object]:
     return {"path": str(path), "size": size_bytes}
 
 
-def _move(deps: PanelDeps, data: Path, wanted: str) -> None:
-    """Prepare the folder, then let config.yaml name it; the chats follow at the next start."""
+def prepare(data: Path, wanted: str) -> Path:
+    """Check a folder for the chats in `data` and have them follow at the next start, once config.yaml names it. Raises
+    ApiError for a folder that will not do, ConfigError for a name that config.yaml cannot hold."""
+    if "OCTAVO_DATA_DIR" in os.environ:
+        raise ApiError(409, "The variable OCTAVO_DATA_DIR says where the data is; change it there.", code="fixed")
+    check({"app": {"data_folder": wanted}}, lambda _: ("", None))
     try:
-        target = data_files.prepare_move(data, wanted)
+        return data_files.prepare_move(data, wanted)
     except DataError as error:
         raise ApiError(400, str(error), param="folder", code="folder") from error
+
+
+def _move(deps: PanelDeps, data: Path, wanted: str) -> None:
+    """Prepare the folder, then let config.yaml name it; the chats follow at the next start."""
+    target = None
     try:
+        target = prepare(data, wanted)
         save(deps.settings.path, {"app.data_folder": str(target)})
         deps.settings.refresh()
     except ConfigError as error:
-        (target / data_files.MOVE_NOTE).unlink(missing_ok=True)
-        raise ApiError(400, describe(error) or str(error), code="invalid_setting") from error
+        if target is not None:
+            (target / data_files.MOVE_NOTE).unlink(missing_ok=True)
+        raise ApiError(400, describe(error) or str(error), param="folder", code="invalid_setting") from error
 
 
 def _cleaners(deps: PanelDeps, data: Path) -> dict[str, Callable[[], None]]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 
+from octavo.app import paths
 from octavo.app.api.body import read_body
 from octavo.app.api.errors import ApiError
 from octavo.app.config import ConfigError, format_size, save, schema
 from octavo.app.config.form import forms
+from octavo.app.data_files import MOVE_NOTE
 from octavo.app.ui.panels import data, household
 from octavo.app.ui.panels.deps import PanelDeps
 from octavo.app.ui.panels.local import is_here, not_from_here
@@ -23,7 +26,8 @@ from octavo.app.ui.strings import choose_language, keys
 PATH = "/api/ui/settings"
 STOP_S = 3.0  # so long replies are given to end before their model goes
 NAMED_CHATS = 8  # in the question before a reload
-HERE_ALONE = ("server.", "app.data_folder")  # not to be changed from another device
+DATA_FOLDER = "app.data_folder"
+HERE_ALONE = ("server.", DATA_FOLDER)  # not to be changed from another device
 
 
 def add_routes(app: FastAPI, deps: PanelDeps) -> None:
@@ -77,6 +81,7 @@ class SettingsPanel:
     def __init__(self, deps: PanelDeps) -> None:
         self._deps = deps
         self._pending = PendingWatch(deps.settings, deps.host, deps.board)
+        self._data = paths.data_dir(deps.settings.values.app.data_folder)
 
     def describe(self, request: Request) -> dict[str, Any]:
         """Everything the panel shows."""
@@ -119,15 +124,34 @@ class SettingsPanel:
             raise ApiError(400, 'Send {"changes": {"section.key": value}}.', param="changes")
         if not local and any(str(key).startswith(HERE_ALONE) for key in changes):
             raise not_from_here()
-        settings = self._deps.settings
+        settings, moved = self._deps.settings, None
         try:
+            if DATA_FOLDER in changes and changes[DATA_FOLDER] != settings.values.app.data_folder:
+                moved = self._moved(changes[DATA_FOLDER])
             save(settings.path, changes)
             settings.refresh()
         except ConfigError as error:
+            if moved is not None:
+                (moved / MOVE_NOTE).unlink(missing_ok=True)
             named = next((problem.key for problem in error.problems if problem.key), None)
-            message = "; ".join(problem.message for problem in error.problems if problem.key in changes)
+            message = "; ".join(
+                f"{problem.key} {problem.message}" for problem in error.problems if problem.key in changes
+            )
             message = message or describe(error) or str(error)
             raise ApiError(400, message, param=named, code="invalid_setting") from error
+
+    def _moved(self, wanted: object) -> Path | None:
+        """The other folder that the chats will follow to; None if they stay. A value of a wrong kind is left to
+        `save`. Raises as `data.prepare` does."""
+        if wanted is None:
+            wanted = str(paths.data_dir())
+        if not isinstance(wanted, str) or wanted in ("", str(self._data)):
+            return None
+        try:
+            return data.prepare(self._data, wanted)
+        except ApiError as error:
+            error.param = DATA_FOLDER
+            raise
 
     def consequences(self) -> dict[str, Any]:
         """What a reload would change, and the chats it would stop."""

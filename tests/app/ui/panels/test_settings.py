@@ -12,6 +12,7 @@ from fake_engine import FakeEngine
 
 from octavo.app.config import schema
 from octavo.app.config.form import forms
+from octavo.app.data_files import MOVE_NOTE
 from octavo.app.ui.panels.measured import NAME, SWITCHES, extract, measured
 from octavo.app.ui.strings.keys import KEYS
 
@@ -93,7 +94,9 @@ def test_a_wrong_value_is_refused_by_name_and_changes_nothing(house: House, key:
     answer = here.client.post(PATH, json={"changes": {key: value}})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == key
-    assert says in answer.json()["error"]["message"]
+    message = answer.json()["error"]["message"]
+    assert message.startswith(f"{key} ")  # the page's own words for it begin with the key
+    assert says in message
     assert here.settings.path.read_text(encoding="utf-8") == TEXT
 
 
@@ -169,6 +172,55 @@ def test_a_restart_is_asked_of_whoever_can_do_it(house: House) -> None:
     here.client.app.state.restart = asked.append  # type: ignore[attr-defined]
     assert here.client.post(f"{PATH}/restart", json={}).status_code == 200
     assert asked == ["asked"]
+
+
+@pytest.mark.parametrize("wanted", ["\ud800", "a\ufffdb"])
+def test_a_character_that_was_lost_is_not_stored(house: House, wanted: str) -> None:
+    here = house(TEXT)
+    content = json.dumps({"changes": {"model.id": wanted}})
+    answer = here.client.post(PATH, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert "character that was lost" in answer.json()["error"]["message"]
+    assert here.settings.path.read_text(encoding="utf-8") == TEXT
+
+
+def test_another_data_folder_is_checked_and_the_chats_follow_as_when_they_are_moved(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(TEXT)
+    assert change(here, app__data_folder="/x").json()["error"]["code"] == "fixed"
+    monkeypatch.delenv("OCTAVO_DATA_DIR")
+    (tmp_path / "file").write_text("")
+    wrong = {
+        str(tmp_path / "file"): "cannot be written",
+        "somewhere": "no complete path",
+        str(tmp_path / ("x" * 300)): "cannot be written",
+        "~nobody-of-this-name/x": "no complete path",
+        str(tmp_path / "a\nb"): "control characters",
+        "": "must be text",
+    }
+    for wanted, says in wrong.items():
+        refused = change(here, app__data_folder=wanted)
+        assert refused.status_code == 400, wanted
+        assert refused.json()["error"]["param"] == "app.data_folder"
+        assert says in refused.json()["error"]["message"]
+    assert sorted(path.name for path in tmp_path.iterdir() if "a" in path.name) == ["config.yaml", "data"]
+    assert here.settings.path.read_text(encoding="utf-8") == TEXT
+    target = tmp_path / "new home"
+    change(here, app__data_folder=str(target))
+    assert here.settings.values.app.data_folder == str(target)
+    assert (target / MOVE_NOTE).exists()
+    assert change(here, app__data_folder=str(tmp_path / "data")).status_code == 200  # stay, after all
+
+
+def test_a_folder_is_not_prepared_for_chats_if_the_change_is_refused(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(TEXT)
+    monkeypatch.delenv("OCTAVO_DATA_DIR")
+    target = tmp_path / "new home"
+    assert change(here, app__data_folder=str(target), server__port=70_000).status_code == 400
+    assert not (target / MOVE_NOTE).exists()
 
 
 def test_the_measured_difference_is_that_of_the_benchmarks_own_file() -> None:
