@@ -32,6 +32,8 @@ _READ: tuple[str, ...] = (
     "mixed-precision",
 )
 
+_WIDTHS = frozenset("12345678")  # bits of a packed number, as its settings spell them
+
 
 class CompressedTensors(Scheme):
     """A module's weight is packed exactly if it has a weight_scale."""
@@ -82,7 +84,7 @@ class CompressedTensors(Scheme):
         packed, scale = tensors["weight_packed"], tensors["weight_scale"]
         if packed.dtype == "U8":
             return self._four_bit_floats(module, tensors)
-        bits = int(weights.get("num_bits", 4))
+        bits = self._bits(weights, packed)
         out_dim, in_dim = self._shape(tensors, bits)
         symmetric = "weight_zero_point" not in tensors
         self.expect(tensors, "weight_packed", (out_dim, -(-in_dim * bits // 32)))
@@ -174,6 +176,13 @@ class CompressedTensors(Scheme):
         return StoredWeight(
             f"{module}.weight", (out_dim, in_dim), "compressed-tensors int8", form, tensors, convert_int8
         )
+
+    def _bits(self, weights: Mapping[str, Any], packed: TensorInfo) -> int:
+        """A number in quotes is the number it spells, as for the library that writes these files."""
+        found = weights.get("num_bits", 4)
+        if str(found) not in _WIDTHS:
+            self.fail(f"{packed.name} has the num_bits {found!r}; a whole number from 1 to 8 is needed", packed)
+        return int(found)
 
     def _shape(self, tensors: Mapping[str, TensorInfo], bits: int) -> tuple[int, int]:
         rows, words = self.matrix(tensors, "weight_packed", "I32")

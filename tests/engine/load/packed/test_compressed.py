@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.engine.errors import UnsupportedModelError
+from octavo.engine.errors import CheckpointError, UnsupportedModelError
 from octavo.engine.load.packed import compressed
 from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format
 
@@ -185,6 +186,20 @@ def test_a_module_uses_the_settings_that_name_it(write: Any, check: Any) -> None
     layer = model.weights.layers[0]
     assert (layer.down.format.group, layer.down.format.zeros) == (64, True)
     assert (layer.o.format.group, layer.o.format.zeros) == (32, False)
+
+
+def test_a_number_of_bits_in_quotes_is_that_number(write: Any, check: Any) -> None:
+    """As the library reads it, whose settings turn texts into numbers."""
+    weights = integers(4, 32, symmetric=True)
+    assert scheme(weights | {"num_bits": "4"}).weights.num_bits == 4
+    check(write(compressor("pack-quantized", weights), settings("pack-quantized", weights | {"num_bits": "4"})))
+
+
+@pytest.mark.parametrize("bits", ["four", 4.5, "4.0", True, None, [4], 0, -4, 16, ""])
+def test_other_numbers_of_bits_are_refused(write: Any, bits: object) -> None:
+    weights = integers(4, 32, symmetric=True)
+    with pytest.raises(CheckpointError, match=f"num_bits {re.escape(repr(bits))}"):
+        write(compressor("pack-quantized", weights), settings("pack-quantized", weights | {"num_bits": bits})).open()
 
 
 @pytest.mark.parametrize("form", ["marlin-24", "sparse-24-bitmask", "mxfp8-quantized"])
