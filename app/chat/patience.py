@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from octavo.app.chat.store import StoreBusyError
@@ -20,12 +20,25 @@ async def patiently(action: Callable[[], T], *, seconds: float | None = None) ->
 
     `action` must change nothing if it raises StoreBusyError, which is passed on after `seconds` (None: PATIENCE_S).
     """
+
+    async def attempt() -> T:
+        return action()
+
+    return await _again(attempt, PATIENCE_S if seconds is None else seconds)
+
+
+async def patiently_aside(action: Callable[[], T]) -> T:
+    """`patiently` for what takes longer: `action` runs in another thread."""
+    return await _again(lambda: asyncio.to_thread(action), PATIENCE_S)
+
+
+async def _again(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + (PATIENCE_S if seconds is None else seconds)
+    until_s = loop.time() + seconds
     pause_s = FIRST_PAUSE_S
     while True:
         try:
-            return action()
+            return await attempt()
         except StoreBusyError:
             if loop.time() + pause_s > until_s:
                 raise

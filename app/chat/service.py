@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from octavo.app.chat.errors import ChatBusyError, ChatError, OtherModelError, StaleChatError, UnknownChatError
 from octavo.app.chat.live import Subscription
 from octavo.app.chat.news import News
-from octavo.app.chat.patience import patiently
+from octavo.app.chat.patience import patiently, patiently_aside
 from octavo.app.chat.replies import Replies
 from octavo.app.chat.sampling import ANY_VOCABULARY, sampling_params
 from octavo.app.chat.shelves import Shelves
@@ -60,6 +61,7 @@ class ChatService:
         self._shelves = Shelves(store)
         self._news = News(self._summary)
         self._replies = Replies(self._shelves, host, settings, self._news)
+        self._taking_in = asyncio.Lock()
         self._purging: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -176,9 +178,20 @@ class ChatService:
         self._news.changed(put.chat_id)
         return copy
 
-    def put(self, record: ChatRecord) -> Put:
-        """Add a chat as a whole, or what the chat of its id lacks. Who looks at it sees it."""
-        put = self.store.put(record)
+    async def put(self, record: ChatRecord) -> Put:
+        """Add a chat as a whole, or what the chat of its id lacks. Who looks at it sees it.
+
+        However long it is, neither the loop nor other chats wait for it; a second record waits for the first.
+        """
+        async with self._taking_in:
+            intake = self.store.intake(record)
+            try:
+                while (put := await patiently_aside(intake.step)) is None:
+                    pass
+            except BaseException:
+                with suppress(StoreError):
+                    await asyncio.to_thread(intake.abandon)
+                raise
         self._news.changed(put.chat_id)
         if not put.created and put.turns:
             self._tell_shown(put.chat_id)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from octavo.app.chat import store_schema, store_search
+from octavo.app.chat.intake import Intake
 from octavo.app.chat.store_file import StoreBusyError, StoreError, StoreFile
 from octavo.app.chat.store_presets import PresetStore
 from octavo.app.chat.store_records import ChatRecord, Put, read_record, write_record
@@ -196,6 +197,10 @@ class ChatStore(ReplyStore):
                     prompt = ids[: len(ids) - len(message.token_ids)]
                     self._write_prompt(db, put.ids[message.id], prompt, put.ids.get(_reply_before(record, message)))
             return put
+
+    def intake(self, record: ChatRecord) -> Intake:
+        """`put` in parts, for records of any length: others use the file in between."""
+        return Intake(self._file, record)
 
     # The tree of messages
 

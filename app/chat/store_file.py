@@ -13,6 +13,7 @@ from octavo.engine.errors import OctavoError
 Migration = Callable[[sqlite3.Connection], None]
 
 OPENING_S = 10.0  # how long opening the file waits for another process
+LOG_BYTES = 16 * 1024 * 1024  # what the log of changes keeps of the disk after a large one
 BUSY_S = 0.05  # and a call later on: an event loop stands still meanwhile
 
 
@@ -44,6 +45,7 @@ class StoreFile:
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a killed process loses nothing
+            self._db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             self._db.execute("PRAGMA foreign_keys = ON")
             self._db.execute("PRAGMA secure_delete = ON")  # what was deleted is overwritten
             self._migrate(migrations)

@@ -64,30 +64,49 @@ def read_record(db: sqlite3.Connection, chat_id: str) -> ChatRecord | None:
 
 def write_record(db: sqlite3.Connection, record: ChatRecord) -> Put:
     """Add the chat, or to the chat of that id what it lacks. Ids that are taken elsewhere are replaced."""
-    chat = record.chat
-    row = db.execute("SELECT deleted_s FROM chats WHERE id = ?", (chat.id,)).fetchone()
-    if row is not None and row["deleted_s"] is not None:
-        store_search.forget_chat(db, chat.id)
-        db.execute("DELETE FROM chats WHERE id = ?", (chat.id,))
-        row = None
-    if row is None:
-        _write_chat(db, record)
+    created = begin_record(db, record)
     ids: dict[str, str] = {}
+    words = [store_search.words_of(message.content) for message in record.messages]
+    added = write_turns(db, record.chat.id, record.messages, words, ids)
+    if created:
+        set_active(db, record.chat.id, chosen_children(record, ids))
+    else:
+        show_additions(db, added)
+    return Put(record.chat.id, created, len(added), ids)
+
+
+def begin_record(db: sqlite3.Connection, record: ChatRecord) -> bool:
+    """Add the chat without its turns unless it is there; whether it was added. A deleted one is erased first."""
+    chat_id = record.chat.id
+    row = db.execute("SELECT deleted_s FROM chats WHERE id = ?", (chat_id,)).fetchone()
+    if row is not None and row["deleted_s"] is None:
+        return False
+    if row is not None:
+        store_search.forget_chat(db, chat_id)
+        db.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+    _write_chat(db, record)
+    return True
+
+
+def write_turns(
+    db: sqlite3.Connection, chat_id: str, messages: Sequence[Message], words: Sequence[str], ids: dict[str, str]
+) -> list[Message]:
+    """Add those turns that the chat lacks, each after the one it follows; these, as they are stored.
+
+    `words`: what can be found of each. `ids`: of all turns before, what their ids became; those of these are added.
+    """
     added: list[Message] = []
-    for message in record.messages:
+    for message, findable in zip(messages, words, strict=True):
         there = db.execute("SELECT chat_id FROM messages WHERE id = ?", (message.id,)).fetchone()
-        if there is not None and there["chat_id"] == chat.id:
+        if there is not None and there["chat_id"] == chat_id:
             ids[message.id] = message.id
             continue
         ids[message.id] = message.id if there is None else new_id()
         parent = ids.get(message.parent_id) if message.parent_id is not None else None
-        _write_message(db, replace(message, id=ids[message.id], chat_id=chat.id, parent_id=parent))
-        added.append(message)
-    if row is None:
-        _write_active(db, record, ids)
-    else:
-        _show_additions(db, [replace(m, id=ids[m.id], parent_id=ids.get(m.parent_id or "")) for m in added])
-    return Put(chat.id, row is None, len(added), ids)
+        stored = replace(message, id=ids[message.id], chat_id=chat_id, parent_id=parent)
+        _write_message(db, stored, findable)
+        added.append(stored)
+    return added
 
 
 def _write_chat(db: sqlite3.Connection, record: ChatRecord) -> None:
@@ -110,7 +129,7 @@ def _write_chat(db: sqlite3.Connection, record: ChatRecord) -> None:
     )
 
 
-def _write_message(db: sqlite3.Connection, message: Message) -> None:
+def _write_message(db: sqlite3.Connection, message: Message, words: str) -> None:
     cursor = db.execute(
         "INSERT INTO messages (id, chat_id, parent_id, role, content, reasoning, status, error, error_code, stats,"
         " created_s, model, token_ids, attachments) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -131,20 +150,21 @@ def _write_message(db: sqlite3.Connection, message: Message) -> None:
             from_attachments(message.attachments),
         ),
     )
-    store_search.index_message(db, cursor.lastrowid or 0, message.content)
+    store_search.index_words(db, cursor.lastrowid or 0, words)
 
 
-def _write_active(db: sqlite3.Connection, record: ChatRecord, ids: Mapping[str, str]) -> None:
+def chosen_children(record: ChatRecord, ids: Mapping[str, str]) -> dict[str | None, str]:
+    """For each turn that has some after it, and None for the chat, the one of them that is shown, by its stored id."""
     wanted = set(record.active)
     chosen: dict[str | None, str] = {}
     for message in record.messages:
         parent = message.parent_id
         if message.id in wanted or chosen.get(parent) not in wanted:
             chosen[parent] = message.id
-    _set_active(db, record.chat.id, {None if parent is None else ids[parent]: ids[id] for parent, id in chosen.items()})
+    return {None if parent is None else ids[parent]: ids[id] for parent, id in chosen.items()}
 
 
-def _show_additions(db: sqlite3.Connection, added: Sequence[Message]) -> None:
+def show_additions(db: sqlite3.Connection, added: Sequence[Message]) -> None:
     """What is shown stays; where nothing followed yet, the first addition does."""
     for message in added:
         if message.parent_id is not None:
@@ -159,7 +179,7 @@ def _show_additions(db: sqlite3.Connection, added: Sequence[Message]) -> None:
             )
 
 
-def _set_active(db: sqlite3.Connection, chat_id: str, chosen: Mapping[str | None, str]) -> None:
+def set_active(db: sqlite3.Connection, chat_id: str, chosen: Mapping[str | None, str]) -> None:
     for parent, child in chosen.items():
         if parent is None:
             db.execute("UPDATE chats SET active_root_id = ? WHERE id = ?", (child, chat_id))

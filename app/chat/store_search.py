@@ -39,8 +39,17 @@ def create_index(db: sqlite3.Connection) -> None:
 
 def index_message(db: sqlite3.Connection, seq: int, content: str) -> None:
     """Make the text of message number `seq` findable; what it had before is forgotten."""
+    index_words(db, seq, words_of(content))
+
+
+def words_of(content: str) -> str:
+    """What of a text can be found, as `index_words` takes it."""
+    return " ".join(_words(content))
+
+
+def index_words(db: sqlite3.Connection, seq: int, words: str) -> None:
+    """`index_message` for a text whose words are known."""
     db.execute("DELETE FROM turn_words WHERE rowid = ?", (seq,))
-    words = " ".join(_words(content))
     if words:
         db.execute("INSERT INTO turn_words (rowid, words) VALUES (?, ?)", (seq, words))
 

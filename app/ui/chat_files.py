@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -16,9 +17,10 @@ from octavo.app.api.body import read_body
 from octavo.app.api.errors import ApiError
 from octavo.app.chat.exporting import file_name, json_pieces, markdown
 from octavo.app.chat.importing import NotAChatError, read_chat, read_presets
-from octavo.app.chat.patience import patiently
+from octavo.app.chat.patience import patiently_aside
 from octavo.app.chat.service import ChatService
-from octavo.app.chat.store_records import ChatRecord
+from octavo.app.chat.store import ChatStore
+from octavo.app.chat.types import Preset
 from octavo.app.ui.panels.deps import PanelDeps
 
 PATH = "/api/ui/chats"
@@ -56,16 +58,14 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         for value in chats:
             try:
                 record = await asyncio.to_thread(read_chat, value)
-                put = await patiently(_putting(service, record))
+                put = await service.put(record)
             except NotAChatError as error:
                 faults.append({"text": error.message, "code": error.code})
                 continue
             added += put.created
             updated += not put.created and put.turns > 0
             turns += put.turns
-        for preset in read_presets(body.get("presets")):
-            if preset.name not in {known.name for known in service.store.presets.list()}:
-                service.store.presets.create(preset.name, preset.system, preset.sampling)
+        await patiently_aside(partial(_add_presets, service.store, read_presets(body.get("presets"))))
         return {
             "added": added,
             "updated": updated,
@@ -76,8 +76,14 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         }
 
 
-def _putting(service: ChatService, record: ChatRecord) -> Callable[[], Any]:
-    return lambda: service.put(record)
+def _add_presets(store: ChatStore, presets: Sequence[Preset]) -> None:
+    """Those whose names are not taken, all or none."""
+    with store.together():
+        taken = {known.name for known in store.presets.list()}
+        for preset in presets:
+            if preset.name not in taken:
+                taken.add(preset.name)
+                store.presets.create(preset.name, preset.system, preset.sampling)
 
 
 def _export_one(service: ChatService, chat_id: str, format: str) -> Response:
