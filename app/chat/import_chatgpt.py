@@ -23,7 +23,7 @@ from octavo.app.text import without_halves
 Node = Mapping[str, Any]
 
 PLACEHOLDERS = {"image_asset_pointer": "[picture]", "audio_asset_pointer": "[recording]"}
-REPEATED_CHARACTERS = 1 << 16  # beginnings of replies may be repeated to so much, and to the length of all texts
+REPEATED_CHARACTERS = 1 << 14  # beginnings of replies may be repeated to so much, and to the length of all texts
 SEEN_TYPES = ("text", "multimodal_text", "code")
 _CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201")  # marks that mean something to ChatGPT's own page alone
 
