@@ -69,7 +69,7 @@ function comparison(workload, where, on, off) {
   return h(
     "div",
     { class: "comparison" },
-    h("p", { class: "workload" }, name, h("span", { class: "change" }, times, h("span", { class: "measured-on" }, where))),
+    h("p", { class: "workload" }, name, h("span", { class: "change" }, times), h("span", { class: "measured-on" }, where)),
     bar(on, t("settings.on"), "on"),
     bar(off, t("settings.off"), "off"),
   );
