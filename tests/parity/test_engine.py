@@ -127,9 +127,10 @@ def test_a_prefix_hit(case: Case) -> None:
 def test_a_preempted_request_is_resumed(case: Case) -> None:
     engine = case.engine(context_length=100, prefix_sharing=False, prefill_chunk=4)
     scheduler = engine._core.scheduler
+    assert engine.settle(60)  # the engine's thread looks at its pages before it sleeps
+    scheduler.check_integrity = lambda: None  # type: ignore[method-assign]  # the pages taken here have no owner
     for group, pool in enumerate(scheduler.pools):  # leave room for little more than one chat
         spare = pool.num_free - (26 if scheduler.groups[group].window is None else 8)
         pool.allocate(max(0, spare))
-    engine._core.scheduler.check_integrity = lambda: None  # type: ignore[method-assign]  # those pages have no owner
     case.check_together(engine)
     assert engine.status().counters["preemptions"] > 0
