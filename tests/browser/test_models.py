@@ -142,7 +142,11 @@ def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, o
     assert "count 400" in question.inner_text()
     question.get_by_role("button", name="End them and unload").click()
     page.get_by_text("No model is loaded. Its memory is free.").wait_for()
-    assert page.locator("[data-section=disk]").get_by_role("button", name="Load SmolLM2-135M-Instruct", exact=True).is_enabled()
+    assert (
+        page.locator("[data-section=disk]")
+        .get_by_role("button", name="Load SmolLM2-135M-Instruct", exact=True)
+        .is_enabled()
+    )
     assert page.locator("article.reply").inner_text() != ""
     page.get_by_role("button", name="Load at every start").click()
     page.locator(".tag", has_text="at start").wait_for()
