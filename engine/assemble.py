@@ -140,7 +140,7 @@ def _put_together(
         scheduler = _scheduler(config, cache, size, device)
         vocabulary = tokenizer.vocab_size if tokenizer else None
         speculator = make_speculator(
-            config, model, runner, draft, size.context_length, vocabulary, scheduler.reserve_free
+            config, model, runner, draft, size.context_length, vocabulary, scheduler.reserve_unused
         )
         return EngineCore(scheduler, runner, emit, speculator=speculator, describe_token=describe)
 

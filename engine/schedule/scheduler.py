@@ -140,12 +140,12 @@ class Scheduler:
                 growing.append((request, pages))
         if not rows:
             return None
-        for index, pool in enumerate(self.pools):
-            missing = sum(max(0, pages - len(request.pages[index])) for request, pages in growing) - pool.num_free
-            if missing > 0 and self.prefix.evict(index, missing) < missing:
-                return None
+        groups = range(len(self.pools))
+        missing = [sum(max(0, pages - len(request.pages[group])) for request, pages in growing) for group in groups]
+        if not self._free_up(missing):
+            return None
         for request, pages in growing:
-            self.reserve_free(request, pages * size)
+            self.reserve_unused(request, pages * size)
         for work in rows:
             work.request.num_planned = work.begin + work.repeats
             work.request.len_planned = work.begin + work.repeats + 1
@@ -164,7 +164,7 @@ class Scheduler:
         if not self._reserve(request, end, planned):
             return 0
         samples = end == request.len_planned and end < request.limit
-        if draft and not (samples and self.reserve_free(request, end + len(draft))):
+        if draft and not (samples and self.reserve_unused(request, end + len(draft))):
             draft = ()
         rows.append(RowWork(request, begin, count + len(draft), samples, request.epoch, draft=draft))
         planned.add(request.id)
@@ -263,16 +263,24 @@ class Scheduler:
                 request.pages_changed += 1
         return True
 
-    def reserve_free(self, request: Request, num_tokens: int) -> bool:
-        """Gives the request pages for its first `num_tokens` if they are free, taking none from anyone."""
+    def reserve_unused(self, request: Request, num_tokens: int) -> bool:
+        """Gives the request pages for its first `num_tokens` if no running chat must give up its own for that."""
         pages = -(-num_tokens // self._page_size)
-        missing = [pages - len(held) for held in request.pages]
-        if any(pool.num_free < count for pool, count in zip(self.pools, missing, strict=True)):
+        missing = [max(0, pages - len(held)) for held in request.pages]
+        if not self._free_up(missing):
             return False
         for held, pool, count in zip(request.pages, self.pools, missing, strict=True):
             if count > 0:
                 held.extend(pool.allocate(count))
                 request.pages_changed += 1
+        return True
+
+    def _free_up(self, counts: Sequence[int]) -> bool:
+        """Frees so many pages of each group, taking what is cached of chats that have ended; False if there are not
+        enough."""
+        for index, (pool, count) in enumerate(zip(self.pools, counts, strict=True)):
+            if pool.num_free < count and self.prefix.evict(index, count - pool.num_free) < count - pool.num_free:
+                return False
         return True
 
     def _preempt(self, request: Request) -> None:

@@ -3,10 +3,16 @@ hash of what was read back. A wrong page, a lost write or a stale read changes t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from fake_model import next_token
 
 from octavo.engine.attention.base import CacheGroup, Plane
 from octavo.engine.core import EngineCore
@@ -15,16 +21,6 @@ from octavo.engine.request import Delta, Event, Finished, Request, SamplingParam
 from octavo.engine.run.step import StepResult
 from octavo.engine.schedule import RowWork, Scheduler, StepBudget, StepPlan, make_policy
 from octavo.engine.speculate import Speculator
-
-VOCAB = 97
-
-
-def next_token(tokens: list[int]) -> int:
-    """The fake model: a token for a sequence."""
-    value = 7
-    for token in tokens:
-        value = (value * 31 + token + 1) % 1_000_003
-    return value % VOCAB
 
 
 def greedy(prompt: list[int], count: int) -> list[int]:

@@ -1,0 +1,92 @@
+"""Guessing ahead on a fake device: it changes how many steps a reply takes and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from fake_model import Oracle
+
+from octavo.engine.request import Request
+from octavo.engine.speculate import Speculator
+
+Make = Callable[..., Any]
+Greedy = Callable[[list[int], int], list[int]]
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
+def test_guesses_change_the_pace_and_never_the_text(harness: Make, fake_greedy: Greedy, right: float) -> None:
+    h = harness(run_ahead=2, tick=1e-6, pages=200, speculator=Speculator(Oracle(3, right), 5))
+    prompts = {f"r{i}": ([i, 5, 6], 60) for i in range(3)}
+    for name, (prompt, count) in prompts.items():
+        h.submit(name, prompt, count)
+    h.run()
+    for name, (prompt, count) in prompts.items():
+        assert h.tokens(name) == fake_greedy(prompt, count)
+        usage = h.finished(name).usage
+        assert usage.completion_tokens == count
+        assert 0 <= usage.accepted_tokens <= usage.draft_tokens
+    counters = h.core.counters
+    assert counters.draft_tokens > 0
+    if right == 1.0:
+        assert counters.accepted_tokens > 0.8 * 3 * 60 * 4 / 5
+        assert counters.steps < 30
+    if right == 0.0:
+        assert counters.draft_tokens < 3 * 60, "who is always wrong is seldom asked"
+
+
+def test_a_guess_never_passes_the_limit_or_an_end_token(harness: Make, fake_greedy: Greedy) -> None:
+    expected = fake_greedy([1, 2, 3], 30)
+    for count in range(1, 12):
+        h = harness(tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5), context_length=3 + count)
+        h.submit("a", [1, 2, 3], 30)
+        h.run()
+        assert h.tokens("a") == expected[:count]
+    for place in range(2, 9):
+        h = harness(tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5))
+        h.submit("a", [1, 2, 3], 30, frozenset({expected[place]}))
+        h.run()
+        end = expected.index(expected[place])
+        assert h.tokens("a") == expected[: end + 1]
+        assert h.finished("a").reason == "stop"
+
+
+def test_a_drafter_that_breaks_ends_guessing_and_no_reply(harness: Make, fake_greedy: Greedy) -> None:
+    class Breaking(Oracle):
+        asked = 0
+
+        def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[str, tuple[int, ...]]:
+            self.asked += 1
+            if self.asked == 3:
+                raise torch.cuda.OutOfMemoryError("no room for the draft model's step")
+            return super().propose(wanted)
+
+    drafter = Breaking(1, 1.0)
+    h = harness(tick=1e-6, speculator=Speculator(drafter, 2))
+    h.submit("a", [1, 2, 3], 30)
+    h.submit("b", [4, 5], 30)
+    h.run()
+    assert h.tokens("a") == fake_greedy([1, 2, 3], 30)
+    assert h.tokens("b") == fake_greedy([4, 5], 30)
+    assert h.finished("a").reason == h.finished("b").reason == "length"
+    assert drafter.asked == 3
+
+
+def test_guesses_take_pages_that_nobody_uses_and_none_of_a_running_chat(harness: Make, fake_greedy: Greedy) -> None:
+    h = harness(page_size=4, pages=16, tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5, always=True))
+    h.submit("before", list(range(40)), 20)
+    h.run()
+    assert h.core.scheduler.pools[0].num_free < 3
+    steps = len(h.runner.steps)
+    h.submit("a", [90, 91, 92], 30)
+    h.run()
+    assert h.tokens("a") == fake_greedy([90, 91, 92], 30)
+    assert len(h.runner.steps) - steps <= 2 + 30 // 5
+    for index in range(4):  # what all need is all there is
+        h.submit(f"r{index}", [index, 5, 6], 11)
+    h.run()
+    for index in range(4):
+        assert h.tokens(f"r{index}") == fake_greedy([index, 5, 6], 11)
+    assert h.core.scheduler.num_preemptions == 0
