@@ -132,10 +132,11 @@ def layout_of(batch: PagedBatch, page_size: int, *, max_q: int | None = None, ma
 def assert_as_good_as_torch(actual: Tensor, torchs: Tensor, exact: Tensor, factor: float = 2.0) -> None:
     """||actual - exact|| is at most `factor` times that of torch's own result in the same type (NaN never passes).
 
-    The slack is for cases where torch happens to be exact, and in float32 for tanh made from exp (the soft-cap).
+    The slack is for cases where torch happens to be exact, and in float32 for tanh made from exp: a soft-cap of 50
+    makes half a unit of its last place 25.
     """
     scale = exact.double().norm().clamp(min=1e-30)
     error = ((actual.double() - exact.double()).norm() / scale).item()
     allowed = ((torchs.double() - exact.double()).norm() / scale).item()
-    slack = torch.finfo(actual.dtype).eps * (8 if actual.dtype == torch.float32 else 0.1)
+    slack = torch.finfo(actual.dtype).eps * (25 if actual.dtype == torch.float32 else 0.1)
     assert error <= factor * allowed + slack, f"error {error:.3g}, torch's own {allowed:.3g}"
