@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from octavo.app.config.sizes import format_size
 from octavo.app.library import hub
 from octavo.app.library.errors import LibraryError
+from octavo.app.library.pace import Pace, pace
 from octavo.app.library.repository import needed_files
 from octavo.app.library.shape import Shape, read_shape
 from octavo.app.library.weights import PACKED, Holding, count_parameters, quantizations, weight_bytes
@@ -32,7 +33,7 @@ Verdict = Literal["fits", "shorter", "no"]
 class Fit:
     """An estimate, in bytes. `longest_context` is the longest chat, in tokens, that would still fit; 0: none.
 
-    `held_bytes` is what the model that is loaded now would give back.
+    `held_bytes` is what the model that is loaded now would give back. `pace` compares the format with 16 bit.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Fit:
     free_bytes: int
     held_bytes: int = 0
     quantization: str = "none"
+    pace: Pace = "same"
 
     @property
     def total_bytes(self) -> int:
@@ -180,6 +182,7 @@ def estimate(sketch: Sketch, wish: Wish, held_bytes: int = 0) -> Fit:
         free_bytes=free,
         held_bytes=held_bytes,
         quantization=wish.quantization,
+        pace=pace(sketch.config, sketch.tensors, holding),
     )
 
 

@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { t } from "../words.js";
+import { FormatChoice } from "./models_formats.js";
 import { fitPicture, fitVerdict } from "./models_parts.js";
 
 const LENGTHS = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576];
@@ -24,14 +25,7 @@ export class LoadForm {
       h("option", { value: "" }, t("models.length.auto")),
       ...lengths.map((length) => h("option", { value: String(length), selected: length === wanted }, t("model.tokens", { n: length }))),
     );
-    const format = last?.quantization ?? overview.quantization;
-    this.format = h(
-      "select",
-      { onchange: () => this.ask() },
-      ...overview.quantizations.map((name) =>
-        h("option", { value: name, selected: name === format }, name === "none" ? t("models.format.none") : name),
-      ),
-    );
+    this.format = new FormatChoice(last?.quantization ?? overview.quantization, () => this.ask());
     this.picture = h("div", { class: "fit", role: "status" }, h("p", { class: "facts" }, t("models.fit.asking")));
     this.load = h("button", { type: "button", class: "primary", onclick: () => actions.load(this.id, this.choice) });
     this.news(actions.news());
@@ -39,9 +33,11 @@ export class LoadForm {
       "div",
       { class: "load-form" },
       h("label", {}, h("span", {}, t("models.length")), this.length),
-      overview.quantizations.length > 1 ? h("label", {}, h("span", {}, t("models.format")), this.format) : null,
+      h("label", {}, h("span", {}, t("models.format")), this.format.element),
+      this.format.about,
       this.picture,
       this.load,
+      this.format.all,
     );
   }
 
@@ -51,7 +47,7 @@ export class LoadForm {
   }
 
   get choice() {
-    return { context_length: this.length.value ? Number(this.length.value) : null, quantization: this.format.value || null };
+    return { context_length: this.length.value ? Number(this.length.value) : null, quantization: this.format.value };
   }
 
   /** Ask what it needs as chosen now; only the last question's answer is drawn. */
@@ -69,11 +65,12 @@ export class LoadForm {
   }
 
   draw(answer) {
+    this.format.offer(answer);
     this.picture.replaceChildren(fitPicture(answer), fitVerdict(answer, (choice) => this.take(choice)));
   }
 
   take({ context_length: length, quantization }) {
-    if (quantization) this.format.value = quantization;
+    if (quantization) this.format.choose(quantization);
     if (length) {
       if (![...this.length.options].some((option) => option.value === String(length))) {
         this.length.append(h("option", { value: String(length) }, t("model.tokens", { n: length })));

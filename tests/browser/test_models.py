@@ -130,6 +130,21 @@ def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, o
     form = page.locator(".load-form")
     form.locator(".fit-picture").wait_for()
     whole = form.locator(".key.kv").inner_text()
+    weights = form.get_by_label("Weights")
+    about = page.locator(f"#{weights.get_attribute('aria-describedby')}")
+    assert "As the model's makers stored them" in about.inner_text()
+    weights.focus()
+    page.keyboard.type("int4-")  # a list to choose from takes the first letters
+    until(page, "document.querySelector('.format-about').innerText.includes('Like int4 with simpler scales')")
+    assert "16 bit" in about.inner_text()  # quicker or slower than that
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    told = form.locator(".formats dl")
+    offered = weights.locator("option").all_inner_texts()
+    assert [text.split()[0] for text in told.locator("dt").all_inner_texts()] == [text.split()[0] for text in offered]
+    assert "% of 16 bit" in told.locator("dt").nth(1).inner_text()
+    weights.select_option("none")
     form.get_by_label("Context for one chat").select_option("1024")
     until(page, f"document.querySelector('.load-form .key.kv')?.innerText !== {whole!r}")
     form.get_by_role("button", name="Load").click()

@@ -124,6 +124,19 @@ def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page) -
     home.wait_for_selector("article.reply.last:not(.live)")
 
 
+def test_every_list_to_choose_from_shows_that_it_is_one(home: Page) -> None:
+    arrows = "list => list.map(e => getComputedStyle(e).backgroundImage.startsWith('linear-gradient'))"
+    for name in ("Models", "Presets", "Settings", "Monitor"):
+        place(home, name)
+        panel = home.locator(f".panel-{name.lower()}")
+        if name == "Models":
+            panel.get_by_role("button", name="How to load").first.click()
+        panel.locator("select:visible").first.wait_for()
+        found = panel.locator("select:enabled").evaluate_all(arrows)
+        assert found
+        assert all(found), name
+
+
 def test_another_device_enters_the_key_once_and_sees_the_same_chats(
     house: Server, home: Page, open_context: Callable[..., Any]
 ) -> None:

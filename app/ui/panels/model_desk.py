@@ -190,6 +190,7 @@ class ModelDesk:
             "fit": _fit(fit),
             "alternatives": [_fit(other) for other in others],
             "best": None if best is None else best.quantization,
+            "sixteen_bit": 2 * sketch.parameters,
             "sentence": fit.sentence(),
         }
 

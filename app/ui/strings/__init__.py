@@ -6,6 +6,7 @@ from __future__ import annotations
 from octavo.app.ui.strings import (
     chats,
     composer,
+    formats,
     models,
     monitor,
     presets,
@@ -17,7 +18,7 @@ from octavo.app.ui.strings import (
     talk,
 )
 
-AREAS = (shell, chats, talk, composer, presets, models, settings, monitor)
+AREAS = (shell, chats, talk, composer, presets, models, formats, settings, monitor)
 LANGUAGES: dict[str, dict[str, str]] = {
     "en": {key: text for area in AREAS for key, text in area.EN.items()},
     "zh-CN": {key: text for area in AREAS for key, text in area.ZH_CN.items()},

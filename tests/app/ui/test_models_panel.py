@@ -268,6 +268,8 @@ def test_the_estimate_follows_context_and_format(panel: Panel) -> None:
         assert other["weight_bytes"] < whole["fit"]["weight_bytes"]
         packed = panel.post("/fit", id="starter", quantization=other["quantization"]).json()["fit"]
         assert packed["weight_bytes"] == other["weight_bytes"]
+    assert whole["sixteen_bit"] == pytest.approx(2 * 134.5e6, rel=0.01)
+    assert whole["alternatives"][0]["pace"] == "same"
     assert panel.post("/fit", id="starter", quantization="int3").status_code == 400
     assert panel.post("/fit", id="starter", context_length=5).status_code == 400
     assert panel.post("/fit", id="nothing").status_code == 422

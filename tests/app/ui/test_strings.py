@@ -8,6 +8,7 @@ from importlib.resources import files
 import pytest
 from sentences import pattern, sentences
 
+from octavo.app.library.weights import quantizations
 from octavo.app.ui.page import asset, files_version
 from octavo.app.ui.strings import AREAS, LANGUAGES, SENTENCES, choose_language
 
@@ -45,6 +46,12 @@ def test_whatever_an_error_can_say_is_said_in_every_language(language: str) -> N
         assert sorted(set(re.findall(r"\{\w+\}", text))) == sorted(re.findall(r"\{\w+\}", form)), form
 
 
+def test_every_format_that_weights_can_have_is_explained() -> None:
+    for words in LANGUAGES.values():
+        explained = {key.removeprefix("format.about.") for key in words if key.startswith("format.about.")}
+        assert explained == set(quantizations())
+
+
 def test_the_scripts_ask_only_for_words_that_exist() -> None:
     known = {re.sub(r"\.(one|other)$", "", key) for key in LANGUAGES["en"]}
     asked = {key for script in SCRIPTS.values() for key in re.findall(r"""\bt\(\s*"([\w.]+)\"""", script)}
@@ -67,6 +74,7 @@ def test_every_word_is_used() -> None:
         "models.fits.",
         "models.kind.",
         "models.token.",
+        "format.",
         "settings.",
         "workload.",
         "pending.chip.",
