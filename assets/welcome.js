@@ -19,7 +19,7 @@ export class Welcome {
   }
 
   /** What the machine has, and which models would fit: shown as long as there is no model. */
-  machine({ processor, cores, total, free, gpus, models }) {
+  machine({ processor, cores, total, free, gpus, models, offline }) {
     const memory = t("machine.memory", { free: bytes(free), total: bytes(total) });
     const lines = [t("machine.cpu", { processor, n: cores }), memory];
     for (const gpu of gpus) lines.push(t("machine.gpu", { name: gpu.name, free: bytes(gpu.free), total: bytes(gpu.total) }));
@@ -28,10 +28,12 @@ export class Welcome {
     this.about.replaceChildren(
       h("h2", {}, t("machine")),
       h("p", { class: "hardware" }, lines.join(" · ")),
-      ...(models.length ? [h("h2", {}, t("machine.models")), h("ul", {}, ...this.buttons.map(({ element }) => element))] : []),
+      ...(models.length ? [h("h2", {}, t("machine.models")), offline ? h("p", { class: "size" }, t("models.offline")) : "", h("ul", {}, ...this.buttons.map(({ element }) => element))] : []),
       h("p", {}, h("button", { type: "button", class: "link", onclick: () => this.actions.models() }, t("load.choose"))),
     );
     this.about.hidden = false;
+    this.offline = offline;
+    for (const { get } of this.buttons) get.disabled = offline;
     if (this.news) this.models(this.news);
   }
 
@@ -59,7 +61,7 @@ export class Welcome {
     if (news.resting !== wasResting && this.state === "empty") this.empty(this.drawnModel);
     const running = news.downloads.filter((job) => job.load_when_done && job.state !== "done");
     const ids = new Set(running.map((job) => job.model_id));
-    for (const { id, get } of this.buttons) get.disabled = ids.has(id);
+    for (const { id, get } of this.buttons) get.disabled = this.offline || ids.has(id);
     this.fetching.hidden = running.length === 0;
     this.fetching.replaceChildren(
       ...running.slice(0, 2).map((job) => {

@@ -11,8 +11,11 @@ from octavo.app.library.suggestions import Suggestion, suggest
 
 def describe() -> dict[str, Any]:
     """A message for the page. Takes a moment: asks the drivers."""
+    from huggingface_hub import constants
+
     hardware = look()
-    return {"k": "machine", **hardware_now(hardware), "models": [suggestion(model) for model in suggest(hardware)]}
+    models = [suggestion(model) for model in suggest(hardware)]
+    return {"k": "machine", **hardware_now(hardware), "models": models, "offline": constants.HF_HUB_OFFLINE}
 
 
 def hardware_now(hardware: Hardware) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // Models of the hub: nothing is asked until somebody searches or looks at one.
 
 import { h, icon, iconButton } from "../dom.js";
-import { bytes, t, worded } from "../words.js";
+import { bytes, t, timeOfDay, worded } from "../words.js";
 import { accessHelp } from "./models_fetching.js";
 import { count, facts, fitPicture, fitVerdict, modelName, parameters, tokens, section } from "./models_parts.js";
 
@@ -29,10 +29,12 @@ export class Hub {
     this.lead = h("p", { class: "facts" });
     this.heading = h("h3", {}, t("models.suggested"));
     this.note = h("p", { class: "facts", role: "status", hidden: true });
+    this.known = h("p", { class: "facts known", role: "status", hidden: true });
     this.results = h("ul", { class: "rows", "aria-live": "polite" });
-    this.element = section(t("models.hub"), this.form, this.lead, this.note, this.heading, this.results);
+    this.element = section(t("models.hub"), this.form, this.lead, this.note, this.heading, this.known, this.results);
     this.rows = [];
     this.hasSearched = false;
+    this.isAway = false; // whether the hub gave no answer the last time
   }
 
   overview(overview) {
@@ -42,7 +44,20 @@ export class Hub {
     for (const control of [this.words, this.form.querySelector(".primary"), ...this.kinds]) control.disabled = overview.offline;
     this.lead.textContent = overview.offline ? t("models.offline") : t("models.search.lead", { hub: new URL(overview.hub).host });
     if (!this.hasSearched) this.suggest(overview.suggestions);
+    this.answered(this.isAway);
+  }
+
+  /** Note whether the hub was away. What is shown then is what was known before: said as that, and no more. */
+  answered(isAway) {
+    this.isAway = isAway;
+    const said = this.foundAt ? t("models.away.found", { time: timeOfDay(this.foundAt) }) : t("models.away.suggested");
+    this.known.hidden = !this.isUnsure || this.rows.length === 0;
+    if (!this.known.hidden && this.known.textContent !== said) this.known.textContent = said;
     for (const row of this.rows) row.refresh();
+  }
+
+  get isUnsure() {
+    return this.isAway || this.offline;
   }
 
   suggest(models) {
@@ -52,12 +67,10 @@ export class Hub {
     this.heading.hidden = models.length === 0;
     this.show(
       models.map((model) => {
-        const about = facts(
-          t("models.params", { n: parameters(model.parameters) }),
-          bytes(model.download),
-          h("span", { class: "good" }, t(`models.fits.${model.quantization === "none" ? "fits" : "converted"}`)),
-        );
-        return new Row(model.id, about, this, { quantization: model.quantization === "none" ? null : model.quantization });
+        const isPlain = model.quantization === "none";
+        const verdict = new Verdict(isPlain ? "fits" : "converted");
+        const about = facts(t("models.params", { n: parameters(model.parameters) }), bytes(model.download), verdict.element);
+        return new Row(model.id, about, this, { verdict, quantization: isPlain ? null : model.quantization });
       }),
     );
   }
@@ -76,24 +89,29 @@ export class Hub {
       const { found } = await this.actions.send("/search", { words, kind: this.kind });
       if (number !== this.number) return;
       this.hasSearched = true;
+      this.foundAt = Date.now() / 1000;
       this.heading.hidden = true;
       this.tell(found.length === 0 ? t("models.search.none") : null);
-      this.show(found.map((model) => new Row(model.id, this.about(model), this)));
+      this.show(found.map((model) => this.found(model)));
+      this.answered(false);
     } catch (failure) {
-      if (number === this.number) this.tell(failure.message, "trouble");
+      if (number !== this.number) return;
+      this.tell(failure.message, "trouble");
+      if (failure.code === "offline") this.answered(true);
     }
   }
 
-  about(model) {
-    const verdict = model.fits && h("span", { class: model.fits === "no" ? "bad" : "good" }, t(`models.fits.${model.fits}`));
-    return facts(
+  found(model) {
+    const verdict = model.fits ? new Verdict(model.fits) : null;
+    const about = facts(
       model.kind === "gguf" ? "GGUF" : "Safetensors",
       model.parameters ? t("models.params", { n: parameters(model.parameters) }) : null,
       tokens(model.context_length),
       t("models.downloads.count", { n: count(model.downloads) }),
       model.gated ? h("span", { class: "bad" }, t("models.gated")) : null,
-      verdict,
+      verdict?.element,
     );
+    return new Row(model.id, about, this, { verdict });
   }
 
   /** A line above what is shown, which stays: a search that fails takes nothing away. */
@@ -114,10 +132,25 @@ export class Hub {
   }
 }
 
+/** Whether a model fits by its size; without the hub's answer no more than that it would. */
+class Verdict {
+  constructor(fits) {
+    this.fits = fits;
+    this.element = h("span", {});
+  }
+
+  show(isUnsure) {
+    const isGood = this.fits !== "no";
+    this.element.className = isGood ? (isUnsure ? "" : "good") : "bad";
+    this.element.textContent = t(`models.${isGood && isUnsure ? "would" : "fits"}.${this.fits}`);
+  }
+}
+
 class Row {
-  constructor(id, about, hub, { quantization = null } = {}) {
+  constructor(id, about, hub, { verdict = null, quantization = null } = {}) {
     this.id = id;
     this.hub = hub;
+    this.verdict = verdict;
     this.quantization = quantization;
     this.open = iconButton("chevron", t("models.look", { id }), () => this.toggle(), { class: "quiet open", "aria-expanded": "false" });
     this.more = h("div", { class: "more", hidden: true });
@@ -139,7 +172,9 @@ class Row {
     try {
       this.about = await this.hub.actions.send("/look", { id: this.id });
       this.draw();
+      this.hub.answered(false);
     } catch (failure) {
+      if (failure.code === "offline") this.hub.answered(true);
       this.more.replaceChildren(h("p", { class: "trouble", role: "alert" }, failure.message));
       if (["no_token", "no_access", "wrong_token"].includes(failure.code)) {
         this.more.append(h("div", { class: "help" }, ...accessHelp(this.id, this.hub.actions)));
@@ -172,6 +207,7 @@ class Row {
   }
 
   refresh() {
+    this.verdict?.show(this.hub.isUnsure);
     for (const { id, get, have } of this.choices) {
       const isHere = this.hub.have?.has(id);
       have.hidden = !isHere;

@@ -124,6 +124,57 @@ def test_a_model_is_searched_fetched_in_two_parts_and_loaded(house: House, open_
     job.wait_for(state="detached")
 
 
+def test_while_the_hub_is_away_no_more_is_said_than_is_known(house: House, open_context: Any) -> None:
+    away = {"error": {"message": "The Hugging Face hub cannot be reached.", "code": "offline"}}
+    page = open_models(house, open_context)
+    hub = page.locator("[data-section=get]")
+    marks, known = hub.locator(".row .good"), hub.locator(".known")
+    assert set(marks.all_inner_texts()) == {"fits"}
+    page.route("**/models/*", lambda route: route.fulfill(status=422, json=away))
+    page.get_by_role("searchbox", name="Search the Hugging Face hub").fill("small")
+    page.keyboard.press("Enter")
+    known.get_by_text("only the sizes of Octavo's own list are known").wait_for()
+    assert marks.count() == 0
+    assert hub.locator(".row").first.get_by_text("would fit, by its size").is_visible()
+    page.unroute("**/models/*")
+    page.keyboard.press("Enter")
+    look = page.get_by_role("button", name="Look at meadow/small-instruct", exact=True)
+    look.wait_for()
+    assert known.is_hidden()
+    assert set(marks.all_inner_texts()) == {"fits"}
+    page.route("**/models/*", lambda route: route.fulfill(status=422, json=away))
+    look.click()
+    known.filter(has_text="The hub said this at").wait_for()
+    assert marks.count() == 0
+    page.unroute("**/models/*")
+    look.click()
+    look.click()  # closed and opened again it asks again
+    hub.locator(".fit-picture").wait_for()
+    assert known.is_hidden()
+    assert "fits" in marks.all_inner_texts()
+
+
+def test_a_hub_that_must_not_be_asked_leaves_the_suggestions_unsure(server: Any, page: Page) -> None:
+    page.goto(f"{server.url}/#models")
+    page.locator("[data-section=get] .row").first.wait_for()
+    page.get_by_text("HF_HUB_OFFLINE is set").wait_for()
+    assert page.locator("[data-section=get] .good").count() == 0
+    assert page.locator("[data-section=get] .known").is_visible()
+
+
+def test_a_first_start_that_must_not_ask_the_hub_says_so_and_offers_no_download(
+    browser: object, make_server: Callable[..., Any], open_context: Any
+) -> None:
+    server = make_server(config="model:\n  id: none\n")  # with HF_HUB_OFFLINE=1, as all of them
+    page = open_context(server).context.new_page()
+    page.goto(server.url)
+    page.locator(".machine").get_by_text("HF_HUB_OFFLINE is set").wait_for()
+    assert page.locator(".machine li button:enabled").count() == 0
+    page.get_by_role("button", name="Load the starter model").click()
+    page.wait_for_selector(".welcome .example")
+    server.stop()
+
+
 def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, open_context: Any) -> None:
     page = open_models(house, open_context)
     page.get_by_role("button", name="How to load SmolLM2-135M-Instruct").click()

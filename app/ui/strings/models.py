@@ -143,6 +143,11 @@ EN: dict[str, str] = {
     "models.fits.converted": "fits as int4",
     "models.fits.shorter": "fits, shorter context",
     "models.fits.no": "too large",
+    "models.would.fits": "would fit, by its size",
+    "models.would.converted": "would fit as int4, by its size",
+    "models.away.suggested": "Without the hub's answer only the sizes of Octavo's own list are known. Whether these "
+    "models can still be had, and exactly what they need, is not.",
+    "models.away.found": "The hub said this at {time}. Without its answer it is not known whether that still holds.",
     "models.places": "Places and access",
     "models.cache": "Downloads go to",
     "models.cache.free": "{free} free there",
@@ -308,6 +313,11 @@ ZH_CN: dict[str, str] = {
     "models.fits.converted": "int4 放得下",
     "models.fits.shorter": "放得下，上下文较短",
     "models.fits.no": "太大",
+    "models.would.fits": "按大小应该放得下",
+    "models.would.converted": "按大小用 int4 应该放得下",
+    "models.away.suggested": "连不上 Hugging Face 时，只知道 Octavo 自己列表里的大小；"
+    "能不能下载、究竟需要多少内存，现在不知道。",
+    "models.away.found": "这是 Hugging Face 在 {time} 给出的结果。连不上时，不知道现在是否仍然如此。",
     "models.places": "位置与权限",
     "models.cache": "下载到",
     "models.cache.free": "那里空闲 {free}",

@@ -72,6 +72,7 @@ def test_every_word_is_used() -> None:
         "nav.",
         "models.fit.",
         "models.fits.",
+        "models.would.",
         "models.kind.",
         "models.token.",
         "format.",
