@@ -25,6 +25,7 @@ from octavo.app.loading import (
     with_choice,
 )
 from octavo.app.memory import release_memory
+from octavo.app.tally import Tally
 from octavo.engine.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class ModelHost:
         self._build = build or build_engine
         self._condition = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
+        self.tally = Tally()
         self._state: HostState = "empty"
         self._engine: Engine | None = None
         self._progress: HostProgress | None = None
@@ -218,7 +220,7 @@ class ModelHost:
             self._progress, self._next_id = None, None
             self._set_state("empty")
         if engine is not None:
-            _close(engine)
+            self._close(engine)
         if self._working.acquire(timeout=timeout_s):
             self._working.release()
 
@@ -305,7 +307,7 @@ class ModelHost:
             if self._state != "loading":
                 self._set_state("loading")
         if engine is not None:
-            _close(engine)
+            self._close(engine)
             del engine
             release_memory()
         return before
@@ -313,11 +315,12 @@ class ModelHost:
     def _finish(self, attempt: int, config: Config, engine: Engine, error: str | None = None) -> None:
         with self._condition:
             if attempt == self._attempt:
+                self.tally.begin(engine)
                 self._engine, self._notices, self._progress = engine, tuple(engine.info.notices), None
                 self._loaded_from, self._model_id, self._error = config, config.model.id, error
                 self._set_state("ready")
                 return
-        _close(engine)  # cancelled in its last moment
+        self._close(engine)  # cancelled in its last moment
         del engine
         release_memory()
 
@@ -350,7 +353,7 @@ class ModelHost:
 
     def _run_unload(self, attempt: int, engines: list[Engine]) -> None:
         with self._working:
-            _close(engines.pop())
+            self._close(engines.pop())
             release_memory()
         with self._condition:
             if attempt == self._attempt:
@@ -367,6 +370,13 @@ class ModelHost:
                     self._notify()
 
         return report
+
+    def _close(self, engine: Engine) -> None:
+        try:
+            engine.close()
+        except Exception:
+            log.exception("The engine could not be closed cleanly")
+        self.tally.end(engine)
 
     # Under the lock
 
@@ -386,10 +396,3 @@ class ModelHost:
                 listener()
             except Exception:  # such as an event loop that has ended
                 log.debug("A listener of the model host failed", exc_info=True)
-
-
-def _close(engine: Engine) -> None:
-    try:
-        engine.close()
-    except Exception:
-        log.exception("The engine could not be closed cleanly")

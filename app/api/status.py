@@ -36,7 +36,8 @@ router = APIRouter()
 
 
 def status(host: ModelHost, settings: Settings) -> dict[str, Any]:
-    """The picture that /api/status shows; counts are 0 while no model is loaded.
+    """The picture that /api/status shows; counts are 0 while no model is loaded, totals are those of all models since
+    the start.
 
     `settings` holds config.yaml's sections (secrets as "set" or null) and beside them, by name, what the engine made
     of its own: "auto" resolved.
@@ -69,12 +70,14 @@ def status(host: ModelHost, settings: Settings) -> dict[str, Any]:
             "kv_dtype": info.kv_dtype,
         }
     failed = now is not None and now.state == "failed"
+    totals = host.tally.total()
     return {
         "state": "failed" if failed else host.state,
         "model": model,
         "pages": {name: 0 if now is None else now.pages.get(name, 0) for name in PAGES},
         "requests": {name: 0 if now is None else now.requests.get(name, 0) for name in REQUESTS},
         "counters": {name: 0 if now is None else now.counters.get(name, 0) for name in COUNTERS},
+        "totals": {"since_s": host.tally.since_s, **{name: totals.get(name, 0) for name in COUNTERS}},
         "settings": {**({} if now is None else now.settings), **settings.public()},  # a section keeps its name
     }
 

@@ -40,6 +40,10 @@ def facts_of(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     requests = ", ".join(f"{count} {name}" for name, count in status["requests"].items())
     yield "requests", requests
     yield "counters", ", ".join(f"{name} {count}" for name, count in counters.items())
+    totals = status.get("totals", {})
+    if any(totals.get(name, count) != count for name, count in counters.items()):
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(totals["since_s"]))
+        yield "totals", f"since {since}: " + ", ".join(f"{name} {totals[name]}" for name in counters)
     if counters["prompt_tokens"]:
         share = counters["cached_prompt_tokens"] / counters["prompt_tokens"]
         yield "prefix", f"{share:.0%} of prompt tokens were cached"

@@ -1,7 +1,7 @@
 // What the engine does now and did in the last minutes, where its pages are, what the log says.
 
 import { copyText, h, icon } from "../dom.js";
-import { bytes, speed, t } from "../words.js";
+import { bytes, moment, speed, t } from "../words.js";
 import { LogView } from "./log.js";
 import { PageMap } from "./pagemap.js";
 import { Plot } from "./plot.js";
@@ -33,6 +33,7 @@ class Monitor {
     this.tiles = new Map();
     const tiles = ["speed", "batch", "queue", "hits", "drafts", "gpu"].map((name) => this.tile(name));
     this.state = h("p", { class: "state" });
+    this.since = h("p", { class: "since" });
     this.map = new PageMap();
     this.switches = h("span", { class: "switches" });
     this.plots = makePlots();
@@ -42,6 +43,7 @@ class Monitor {
     root.append(
       this.state,
       h("div", { class: "tiles" }, ...tiles),
+      this.since,
       heading("monitor.map", this.switches),
       this.map.element,
       heading("monitor.plots", this.ranges()),
@@ -101,16 +103,17 @@ class Monitor {
   }
 
   show({ now, gpu }) {
-    const { model, requests, counters, settings } = now;
+    const { model, requests, totals, settings } = now;
     this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format, model.device].filter(Boolean).join(" · ");
     this.switches.replaceChildren(...SWITCHES.map((name) => switchLink(name, settings[name] ?? settings.engine?.[name])));
     const last = this.samples.at(-1) ?? {};
     const most = settings.max_running ?? settings.engine?.max_running;
-    this.put("speed", now.state === "ready" ? t("figures.speed", { n: speed(this.recentSpeed()) }) : "–", t("monitor.total", { n: counters.generated_tokens }));
+    this.put("speed", now.state === "ready" ? t("figures.speed", { n: speed(this.recentSpeed()) }) : "–", t("monitor.total", { n: totals.generated_tokens }));
     this.put("batch", String(requests.running), most ? t("monitor.of", { n: most }) : "");
-    this.put("queue", String(requests.waiting), t("monitor.preempted", { n: counters.preemptions }));
-    this.put("hits", share(counters.cached_prompt_tokens, counters.prompt_tokens), t("monitor.hits", { n: counters.cached_prompt_tokens }));
-    this.put("drafts", share(counters.accepted_tokens, counters.draft_tokens), counters.draft_tokens ? "" : t("monitor.drafts.off"));
+    this.put("queue", String(requests.waiting), t("monitor.preempted", { n: totals.preemptions }));
+    this.put("hits", share(totals.cached_prompt_tokens, totals.prompt_tokens), t("monitor.hits", { n: totals.cached_prompt_tokens }));
+    this.put("drafts", share(totals.accepted_tokens, totals.draft_tokens), settings.speculation?.mode === "off" ? t("monitor.drafts.off") : t("monitor.drafts", { n: totals.accepted_tokens }));
+    this.since.textContent = t("monitor.since", { time: moment(totals.since_s) });
     const tile = this.tiles.get("gpu");
     if (gpu) {
       this.put("gpu", gpu.load === null ? bytes(gpu.used_bytes) : percent(gpu.load), t("monitor.memory", { used: bytes(gpu.used_bytes), total: bytes(gpu.total_bytes) }));

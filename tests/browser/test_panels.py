@@ -93,7 +93,7 @@ def test_a_setting_is_changed_reloaded_and_edited_by_hand_while_a_chat_goes_on(h
     assert "#" not in home.url
 
 
-def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page) -> None:
+def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page, house: Server) -> None:
     send(home, "long and unmistakable")
     home.wait_for_selector("article.reply.live .block")
     place(home, "Monitor")
@@ -122,6 +122,15 @@ def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page) -
     home.wait_for_selector("#octavo-panel", state="hidden")
     home.keyboard.press("Escape")
     home.wait_for_selector("article.reply.last:not(.live)")
+    made = "Number(document.querySelector('.tile .more')?.textContent.replace(/\\D/g, ''))"
+    place(home, "Monitor")
+    until(home, f"{made} > 0")
+    before = home.evaluate(made)
+    load = {"id": "starter", "force": True}
+    assert home.request.post(f"{house.url}/api/ui/models/load", data=load).ok
+    home.reload()
+    until(home, f"{made} >= {before}")
+    assert home.get_by_text("Totals count from Octavo's start").is_visible()
 
 
 def test_every_list_to_choose_from_shows_that_it_is_one(home: Page) -> None:

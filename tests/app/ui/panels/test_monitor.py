@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,49 @@ def test_another_model_begins_at_nought(house: House) -> None:
     here.host.unload()
     here.host.wait(10)
     assert sampler.look().pages_free == 0
+
+
+def test_totals_outlive_a_reload_of_the_model_and_its_unloading(house: House) -> None:
+    here = house(engine=lambda: FakeEngine(lambda prompt: "three short words"))
+
+    def counts() -> dict[str, float]:
+        return here.get(PATH)["now"]["totals"]
+
+    def chat() -> None:
+        chat_id = here.begin_chat("Tell me something")
+        while here.service.running(chat_id):
+            time.sleep(0.005)
+
+    began = counts()["since_s"]
+    chat()
+    once = counts()
+    assert once["generated_tokens"] > 0
+    here.host.load(here.settings.values)
+    here.host.wait(10)
+    assert here.get(PATH)["now"]["counters"]["generated_tokens"] == 0
+    assert counts() == once
+    chat()
+    twice = counts()
+    assert twice["generated_tokens"] == 2 * once["generated_tokens"]
+    here.host.unload()
+    here.host.wait(10)
+    assert counts() == twice
+    assert counts()["since_s"] == began
+    assert f"generated_tokens {twice['generated_tokens']}" in here.get(f"{PATH}/diagnostics")["text"]
+
+
+def test_totals_never_fall_while_a_model_gives_way_to_the_next(house: House) -> None:
+    here = house(engine=slow)
+    here.begin_chat("Tell me everything")
+    seen = [here.get(PATH)["now"]["totals"]["generated_tokens"]]
+    here.host.add_listener(lambda: seen.append(here.host.tally.total()["generated_tokens"]))
+    here.host.load(here.settings.values)
+    here.host.wait(10)
+    here.host.unload()
+    here.host.wait(10)
+    assert len(seen) > 4
+    assert seen == sorted(seen)
+    assert here.host.tally.total()["generated_tokens"] >= seen[-1]
 
 
 def test_the_answer_is_what_the_plots_are_drawn_from(house: House) -> None:
