@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from octavo.engine.request import (
     Usage,
 )
 from octavo.engine.run.step import StepResult
-from octavo.engine.schedule.plan import PlanAgain, RowWork, StepPlan
+from octavo.engine.schedule.plan import Guesses, PlanAgain, RowWork, StepPlan, count_checks
 from octavo.engine.schedule.scheduler import Scheduler
 from octavo.engine.speculate import Speculator
 from octavo.engine.text.output import OutputText, Piece
@@ -37,6 +37,7 @@ AHEAD_S = 0.030  # work queued on the device at most before the next step is pla
 AHEAD_WHILE_WAITING_S = 0.012  # the same while a request waits to be let in
 LOOK_AGAIN_S = 0.001  # while a long step is under way behind which nothing is queued yet
 REPEATED_S = 0.008  # a repeated step is about so long: readers are woken no more often anyway
+CHECKED_S = 0.018  # a step that checks guesses several times is about so long
 NO_TEXT = Piece()
 NOT_FINITE = "The model produced scores that are not numbers, so this reply was ended; try another dtype or checkpoint."
 
@@ -56,11 +57,12 @@ class Runner(Protocol):
 
     `run_ahead`: steps that may be under way besides the oldest one; 0 where a step is done when `launch` returns.
     `prepare_next` uses idle time for what later steps will need and says whether there may be more of it.
-    `max_repeats`: how often a step of decode rows alone can be run in one launch.
+    `max_repeats`: how often a step of decode rows alone can be run in one launch, `max_checks`: one with guesses.
     """
 
     run_ahead: int
     max_repeats: int
+    max_checks: int
 
     def launch(self, plan: StepPlan) -> Pending: ...
 
@@ -129,6 +131,7 @@ class EngineCore:
         self._live: dict[str, _Live] = {}
         self._flights: deque[_Flight] = deque()
         self._last_done_s = 0.0
+        self._check_s: float | None = None  # what the last check of guesses took
 
     @property
     def has_work(self) -> bool:
@@ -212,11 +215,12 @@ class EngineCore:
         scheduler = self.scheduler
         while self._may_launch():
             asked = self._clock()
-            drafts = self._drafts()
-            if drafts is None:
+            guesses = self._guesses()
+            if guesses is None:
                 return False
+            repeats = self._checks() if guesses else self._repeats()
             plan = scheduler.schedule(
-                self._clock(), may_preempt=not self._flights, max_repeats=self._repeats(), drafts=drafts
+                self._clock(), may_preempt=not self._flights, max_repeats=repeats, guesses=guesses
             )
             if plan is None:
                 if scheduler.running and not self._flights:
@@ -268,7 +272,7 @@ class EngineCore:
             time.sleep(min(LOOK_AGAIN_S, max(0.0, self._too_early_s())))
         return True
 
-    def _drafts(self) -> Mapping[str, tuple[int, ...]] | None:
+    def _guesses(self) -> Mapping[str, Guesses] | None:
         """Guesses for the next step; None if it must wait until nothing is under way, so that guessing can begin."""
         speculator, scheduler = self._speculator, self.scheduler
         if speculator is None or scheduler.waiting:
@@ -278,7 +282,7 @@ class EngineCore:
             return {}
         try:
             if not self._flights:
-                return speculator.propose(decoding)
+                return speculator.propose(decoding, self._checks())
             return None if speculator.is_promising(decoding) else {}
         except Exception:  # a guess is never worth a reply
             log.exception("tokens could not be guessed; from here on they are computed one at a time")
@@ -291,11 +295,20 @@ class EngineCore:
             return 1
         return max(1, min(self._runner.max_repeats, round(REPEATED_S / max(step_s, 1e-6))))
 
+    def _checks(self) -> int:
+        """How often guesses may be checked before the results are looked at: nothing is queued behind them."""
+        step_s = self.scheduler.budget.estimate_s(0) if self._check_s is None else self._check_s
+        if step_s is None:
+            return 1
+        return max(1, min(self._runner.max_checks, round(CHECKED_S / max(step_s, 1e-6))))
+
     def _account(self, flight: _Flight, result: StepResult) -> None:
         now, plan = self._clock(), flight.plan
         self.counters.steps += plan.repeats
         seconds = (now - max(flight.launched_s, self._last_done_s)) / plan.repeats
-        if not plan.num_guesses:
+        if plan.num_guesses:
+            self._check_s = seconds
+        else:
             # what the device needs, without the host's part where that can be told apart
             device_s = seconds if result.device_s is None else result.device_s / plan.repeats
             self.scheduler.budget.observe(plan.num_prompt_tokens, plan.num_decode_rows, device_s)
@@ -377,7 +390,7 @@ class EngineCore:
             taken = tokens[: piece.used]
         self.counters.generated_tokens += len(taken)
         if work.draft:
-            self._count_guesses(work, len(tokens) - 1, min(len(taken), len(tokens) - 1))
+            self._count_guesses(work, tokens, len(taken))
         self.scheduler.commit(work, taken)
         if work.begin < request.num_prompt:
             self._tell_progress(request)
@@ -389,14 +402,16 @@ class EngineCore:
         elif len(request.tokens) >= request.limit:
             self._finish(live, "length")
 
-    def _count_guesses(self, work: RowWork, right: int, used: int) -> None:
+    def _count_guesses(self, work: RowWork, tokens: Sequence[int], taken: int) -> None:
         request = work.request
-        request.num_drafted += len(work.draft)
-        request.num_accepted += used
-        self.counters.draft_tokens += len(work.draft)
-        self.counters.accepted_tokens += used
-        if self._speculator is not None:
-            self._speculator.observe(request, len(work.draft), right)
+        for before, guessed, right in count_checks(work, tokens):
+            used = max(0, min(taken - before, right))
+            request.num_drafted += guessed
+            request.num_accepted += used
+            self.counters.draft_tokens += guessed
+            self.counters.accepted_tokens += used
+            if self._speculator is not None:
+                self._speculator.observe(request, guessed, right)
 
     def _finish(
         self, live: _Live, reason: FinishReason, *, stopped_by: str | None = None, error: str | None = None

@@ -32,6 +32,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels import (
     activation,
+    checks,
     decode_attention,
     dense_attention,
     head_argmax,
@@ -250,6 +251,11 @@ def _rows() -> None:
     stops, ring, turn = _empty(8, 8, dtype=torch.int64), _empty(64, 8, dtype=torch.int64), _empty(1, dtype=torch.int64)
     rows.advance(wide, best, wide, wide, wide, wide, stops, ring, turn)
     rows.patch(table, _empty(2, 100, dtype=torch.int32))
+    guesses, outputs = _empty(2, 40, dtype=torch.int64), _empty(16, 2, 4, dtype=torch.int64)
+    state = checks.CheckRows(wide, *[wide[:2]] * 6, guesses, stops[:2], outputs, turn)
+    places = checks.Places(wide, wide, wide, narrow)
+    checks.spread(state, table, 16, places, wide)
+    checks.settle(state, places, wide, best)
 
 
 def _products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:

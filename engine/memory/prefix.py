@@ -45,6 +45,11 @@ class PrefixCache(ABC):
     ) -> object | None:
         """Offers the full pages among the first `num_certain` tokens of a running request; returns its new handle."""
 
+    def adopt(self, handle: object | None, before: object | None, pages: Sequence[list[int]]) -> bool:
+        """Replaces a running request's pages by those that the cache has of the same tokens, so that chats that say
+        the same hold it once; True if there were any. `before`: the handle that `extend` was called with."""
+        return False
+
     @abstractmethod
     def finish(
         self, handle: object | None, tokens: Sequence[int], pages: Sequence[Sequence[int]], num_certain: int

@@ -122,6 +122,19 @@ class RadixTree(PrefixCache):
             self._unlock(handle)
         return node
 
+    def adopt(self, handle: object | None, before: object | None, pages: Sequence[list[int]]) -> bool:
+        replaced, node = False, handle
+        while isinstance(node, _Node) and node is not before and node is not self._root:
+            begin = node.end - len(node.pages)
+            for index, row in enumerate(node.pages, begin):
+                for pool, held, page in zip(self.pools, pages, row, strict=True):
+                    if page != held[index] and TRASH_PAGE not in (page, held[index]):
+                        pool.share([page])
+                        pool.release([held[index]])
+                        held[index], replaced = page, True
+            node = node.parent
+        return replaced
+
     def _grow(self, node: _Node, tokens: Sequence[int], pages: Sequence[Sequence[int]], end: int) -> None:
         """Adds pages to a leaf that ends the path of the one request that holds it: as good as a child, and the path
         of a long reply stays short."""

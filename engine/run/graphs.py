@@ -243,7 +243,7 @@ class DecodeGraphs:
         ]
         rows = [members[place][0] for place in stale]
         for device_table, host_table, source in zip(state.tables, state.host_tables, tables.tables, strict=True):
-            self._patch(device_table, host_table, stale, source[rows])
+            patch_tables(self._kernels.patch, device_table, host_table, stale, source[rows])
         state.pages_seen = pages
         if regrouped:  # rows that stay only grow by pages of their own
             self._write_spans(state, plan, tables)
@@ -289,21 +289,6 @@ class DecodeGraphs:
         state.packet.copy_(upload(packet, torch.int64, state.packet.device))
         if state.members != members:
             state.members, state.pages_seen = members, []
-
-    def _patch(
-        self, device_table: Tensor, host_table: NDArray[np.int32], places: list[int], wanted: NDArray[np.int32]
-    ) -> None:
-        changed = host_table[places] != wanted
-        at, columns = np.nonzero(changed)
-        if not len(at):
-            return
-        host_table[places] = wanted
-        if len(at) > WHOLE_TABLE:
-            device_table.copy_(upload(host_table, torch.int32, device_table.device))
-            return
-        flat = np.asarray(places)[at] * host_table.shape[1] + columns
-        changes = np.stack([flat.astype(np.int32), wanted[at, columns]])
-        self._kernels.patch(device_table, upload(changes, torch.int32, device_table.device))
 
     # -- capturing ----------------------------------------------------------------------------------------------------
 
@@ -399,6 +384,26 @@ class DecodeGraphs:
             ],
             host_spans=[None] * len(tables),
         )
+
+
+def patch_tables(
+    patch: Callable[[Tensor, Tensor], None],
+    device_table: Tensor,
+    host_table: NDArray[np.int32],
+    places: list[int],
+    wanted: NDArray[np.int32],
+) -> None:
+    """Gives some places of a captured step's tables int32 [places, pages] the `wanted` pages, writing what changed."""
+    at, columns = np.nonzero(host_table[places] != wanted)
+    if not len(at):
+        return
+    host_table[places] = wanted
+    if len(at) > WHOLE_TABLE:
+        device_table.copy_(upload(host_table, torch.int32, device_table.device))
+        return
+    flat = np.asarray(places)[at] * host_table.shape[1] + columns
+    changes = np.stack([flat.astype(np.int32), wanted[at, columns]])
+    patch(device_table, upload(changes, torch.int32, device_table.device))
 
 
 def _spans_of(size: int) -> int:

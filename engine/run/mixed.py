@@ -19,7 +19,7 @@ from octavo.engine.attention.base import AttentionBackend, AttentionStep, Layout
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.run.graphs import STOP_IDS, GraphPool, bucket_of
-from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables
+from octavo.engine.run.step import UNKNOWN, PageTables
 from octavo.engine.sample.sampler import Kind, Sampler
 from octavo.engine.schedule.plan import StepPlan
 from octavo.engine.transfer import Stopwatch, upload
@@ -59,7 +59,6 @@ class Bucket:
     decodes: int
     prompts: int
     tokens: int
-    check: bool = False  # every token is drawn after, and none is taken yet
 
     @property
     def rows(self) -> int:
@@ -84,16 +83,6 @@ class MixedOutputs:
     finite: Tensor
     columns: list[int]
     stopwatch: Stopwatch
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What a checking step leaves, token by token: drawn `ids` int64, NOT_FINITE where the scores are not numbers; or
-    `logits` to draw from, and the `positions` int64 of the tokens to be drawn."""
-
-    ids: Tensor | None
-    logits: Tensor | None
-    positions: Tensor | None
 
 
 class _Buffers:
@@ -127,15 +116,7 @@ class _Buffers:
         self.token_ids = torch.zeros(bucket.all_tokens, dtype=torch.int64, device=device)
         self.tables = tuple(torch.zeros((bucket.rows, pages), dtype=torch.int32, device=device) for _ in range(groups))
         self.ring = torch.zeros((1, bucket.rows), dtype=torch.int64, device=device)
-        self.checked_pages: list[tuple[int, int, int, int]] = []  # whose pages the tables of a checking step hold
-        self._staged: Tensor | None = None
         self.turn = torch.zeros(1, dtype=torch.int64, device=device)
-
-    def staged(self) -> Tensor:
-        """The packet's counterpart in pinned memory, always the same."""
-        if self._staged is None:
-            self._staged = torch.zeros_like(self.packet, device="cpu").pin_memory()
-        return self._staged
 
 
 @dataclass(slots=True)
@@ -192,47 +173,6 @@ class MixedGraphs:
         columns = [at if at < plan.num_decode_rows else at + shift for at in range(len(plan.rows))]
         drawn = buffers.ring if captured.logits is None else None
         return MixedOutputs(drawn, captured.logits, captured.finite, columns, stopwatch)
-
-    def launch_check(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Checked | None:
-        """Starts a step with guesses, every token of it in a decode place of its own."""
-        count = plan.num_tokens
-        bucket = Bucket(bucket_of(count, count), 0, 0, check=True)
-        if (bucket, kind) not in self._captured and len(self._captured) < MOST_GRAPHS:
-            # at once: nothing else is under way, and checks without a graph are so slow that none would follow
-            self._captured[bucket, kind] = self._capture(bucket, kind)
-        captured = self._captured.get((bucket, kind))
-        if captured is None:
-            return None
-        buffers, size = self._buffers[bucket], self._cache.page_size
-        staged = buffers.staged()  # nothing is under way that could still read it
-        staged.zero_()
-        packet = staged.numpy()
-        part = {name: packet[span] for name, span in buffers.spans.items()}
-        counts = [work.count for work in plan.rows]
-        row_of = np.repeat(np.array([work.row for work in plan.rows], dtype=np.int64), counts)
-        positions = np.concatenate([np.arange(work.begin, work.begin + work.count) for work in plan.rows])
-        ids = [(*work.request.tokens[work.begin : work.begin + work.certain], *work.draft) for work in plan.rows]
-        part["ids"][:count] = np.concatenate(ids)
-        part["positions"][:count] = positions
-        for group, table in enumerate(tables.tables):
-            slots = table[row_of, positions // size].astype(np.int64) * size + positions % size
-            part[f"slots{group}"][:count] = slots
-        part["q_start"][:] = np.arange(bucket.rows + 1)
-        part["kv_len"][:count] = positions + 1
-        part["rows"][:] = self._max_rows
-        part["rows"][:count] = row_of
-        part["picked"][:] = np.arange(bucket.rows)
-        part["last_positions"][:count] = positions
-        buffers.packet.copy_(staged, non_blocking=True)
-        held = max(len(pages) for work in plan.rows for pages in work.request.pages)
-        pages = [(work.row, work.epoch, work.request.pages_changed, work.count) for work in plan.rows]
-        if buffers.checked_pages != pages:
-            self._fill_tables(buffers, bucket, tables, np.arange(count), row_of, held * size)
-            buffers.checked_pages = pages
-        captured.graph.replay()
-        if captured.logits is not None:
-            return Checked(None, captured.logits[:count], buffers.parts["last_positions"][:count] + 1)
-        return Checked(captured.ids[:count], None, None)
 
     def _find(self, bucket: Bucket, kind: Kind) -> _Captured | None:
         key = (bucket, kind)
@@ -346,9 +286,8 @@ class MixedGraphs:
             num_rows=bucket.rows,
             num_tokens=bucket.all_tokens,
             num_decode_rows=bucket.decodes,
-            max_q=max(1, bucket.tokens),
+            max_q=bucket.tokens,
             max_kv=self._context_length,
-            shared_writes=bucket.check,
         )
         plan = self._backend.plan(layout, self._cache.groups)
         step = AttentionStep(self._backend, plan, self._cache.layers)
@@ -359,8 +298,6 @@ class MixedGraphs:
             return logits, part["picked"], torch.isfinite(logits.sum(-1)), (plan, hidden)
         ids, best = self._sampler.choose(logits, part["rows"], part["last_positions"] + 1, kind)
         finite = torch.isfinite(best)
-        if bucket.check:
-            return logits, torch.where(finite, ids, NOT_FINITE), finite, (plan, hidden)
         self._kernels.advance(
             ids, best, self._last_tokens, part["rows"], part["last_positions"], part["caps"],
             part["stops"].view(bucket.rows, STOP_IDS), buffers.ring, buffers.turn,

@@ -101,8 +101,8 @@ def _entries(part: Download) -> list[TokenLogprob]:
 class PendingCheck:
     """A step under way that checks guesses. A row's tokens are certain up to the first that was not guessed.
 
-    `downloads`: the ids drawn after every token, whether their scores were finite (None: the ids say so), and log
-    probabilities, top ids and top log probabilities or None.
+    `downloads`: the ids drawn after every token, whether their scores were finite, and log probabilities, top ids and
+    top log probabilities or None.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class PendingCheck:
         """Blocks until the results are on the host, and tells the sampler which tokens count."""
         ids, finite, own, top_ids, top_logprobs = self._downloads.wait()
         assert ids is not None
-        drawn = ids.tolist()
-        good = [token != NOT_FINITE for token in drawn] if finite is None else finite.tolist()
+        assert finite is not None
+        drawn, good = ids.tolist(), finite.tolist()
         tokens, fine, logprobs, begin = [], [], [], 0
         for index, work in enumerate(self.plan.rows):
             taken: list[int] = []
@@ -149,6 +149,36 @@ class PendingCheck:
         self._accept({work.row: row for work, row in zip(self.plan.rows, tokens, strict=True) if row})
         none: tuple[tuple[TokenLogprob, ...], ...] = ((),) * len(tokens)
         return StepResult(tuple(tokens), tuple(fine), tuple(logprobs), none, errors=self._errors)
+
+
+class PendingChecks:
+    """A step under way that checks guesses several times in a row, the device itself taking what is certain.
+
+    `outputs` brings int64 [checks, rows, places], negative where there is no token.
+    """
+
+    def __init__(self, plan: StepPlan, outputs: Download, errors: dict[int, str], stopwatch: Stopwatch) -> None:
+        self.plan = plan
+        self._outputs = outputs
+        self._errors = errors
+        self._stopwatch = stopwatch
+
+    def done(self) -> bool:
+        """Whether the results are on the host."""
+        return self._outputs.done()
+
+    def wait(self) -> StepResult:
+        """Blocks until the results are on the host."""
+        (outputs,) = self._outputs.wait()
+        assert outputs is not None
+        by_row = outputs.transpose(0, 1).flatten(1).tolist()
+        none: tuple[tuple[TokenLogprob, ...], ...] = ((),) * len(by_row)
+        tokens = tuple(
+            () if index in self._errors else tuple([token for token in drawn if token >= 0])
+            for index, drawn in enumerate(by_row)
+        )
+        finite = tuple(index not in self._errors and NOT_FINITE not in drawn for index, drawn in enumerate(by_row))
+        return StepResult(tokens, finite, none, none, self._stopwatch.seconds(self._outputs), self._errors)
 
 
 def _pairs(ids: Tensor, logprobs: Tensor, count: int) -> tuple[tuple[int, float], ...]:

@@ -12,9 +12,10 @@ from octavo.engine.attention.base import AttentionBackend, AttentionStep
 from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.request import SamplingParams
+from octavo.engine.run.checks import MAX_CHECKS, CheckGraphs
 from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool
 from octavo.engine.run.mixed import Bucket, MixedGraphs
-from octavo.engine.run.pending import PendingCheck, PendingStep
+from octavo.engine.run.pending import PendingCheck, PendingChecks, PendingStep
 from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, make_inputs
 from octavo.engine.sample.sampler import Kind, Sampled, Sampler
 from octavo.engine.sample.scoring import score_tokens
@@ -60,15 +61,17 @@ class ModelRunner:
         usable = graphs and model.capturable and backend.capturable and model.device.type == "cuda"
         self._graphs: DecodeGraphs | None = None
         self._mixed: MixedGraphs | None = None
+        self._checks: CheckGraphs | None = None
         if usable:
             parts = (model, backend, cache, self._sampler, self._last_tokens, GraphPool(), max_running, context_length)
-            self._graphs, self._mixed = DecodeGraphs(*parts), MixedGraphs(*parts)
+            self._graphs, self._mixed, self._checks = DecodeGraphs(*parts), MixedGraphs(*parts), CheckGraphs(*parts)
         self._to_prepare = list(FIRST_GRAPHS) if usable else []
         self.run_ahead = 1 if model.device.type == "cuda" else 0
         self.max_repeats = MAX_REPEATS if usable else 1
+        self.max_checks = MAX_CHECKS if usable else 1
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> PendingStep | PendingCheck:
+    def launch(self, plan: StepPlan) -> PendingStep | PendingCheck | PendingChecks:
         """Starts a step. Requests may end before its results are taken; their pages must not have been read by then."""
         sampling = [index for index, work in enumerate(plan.rows) if work.samples]
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
@@ -190,22 +193,27 @@ class ModelRunner:
             plan, sampling, tokens, [_scores_of(sampled)], errors, Download([finite]), scores, stopwatch=stopwatch
         )
 
-    def _launch_check(self, plan: StepPlan, sampling: list[int]) -> PendingCheck:
+    def _launch_check(self, plan: StepPlan, sampling: list[int]) -> PendingCheck | PendingChecks:
         """A step of decode rows with guesses: a token is drawn after every one of their tokens."""
         rows = self._join_rows(plan, sampling)
         self._tables.update(plan)
-        checked = self._mixed.launch_check(plan, self._tables, self._sampler.kind(rows)) if self._mixed else None
+        checked = None
+        if self._checks is not None:
+            self._feed(plan)
+            checked = self._checks.launch(plan, self._tables, self._sampler.kind(rows))
+        if checked is not None and checked.outputs is not None:
+            return PendingChecks(plan, Download([checked.outputs]), self._take_errors(), checked.stopwatch)
         for work in plan.rows:
             self._fed[work.row] = None  # which of the drawn tokens is the newest is known only when they are looked at
-        if checked is not None and checked.ids is not None:
-            downloads = Download([checked.ids, None, None, None, None])
-            return PendingCheck(plan, downloads, self._take_errors(), self._sampler.accept_all)
+        counts = [work.count for work in plan.rows]
         if checked is not None and checked.logits is not None and checked.positions is not None:
-            scores, positions = checked.logits, checked.positions
+            width = checked.positions.shape[1]
+            places = [at * width + place for at, count in enumerate(counts) for place in range(count)]
+            found = upload(places, torch.int64, self.model.device)
+            scores, positions = checked.logits.flatten(0, 1)[found], checked.positions.flatten()[found]
         else:
             inputs = make_inputs(plan, self._tables, self.cache.page_size, self.model.device)
             scores, positions = self.model.logits(self._forward(inputs)), inputs.positions + 1
-        counts = [work.count for work in plan.rows]
         repeated = [row for row, count in zip(rows, counts, strict=True) for _ in range(count)]
         assumed = [work.draft[:place] for work in plan.rows for place in range(work.count)]
         sampled = self._sampler.sample(scores, repeated, self._sampler.index(repeated), positions, assumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,8 +17,10 @@ class RowWork(NamedTuple):  # made for every row of every step: a tuple is made 
     """One request's part of a step: tokens [begin, begin + count); `samples` if the next token is chosen after them.
 
     `draft`: the last so many of its tokens are guesses that the step checks, sampling after the token before them and
-    after each. A repeated decode step goes on for up to `repeats` tokens. `epoch` is the request's when the step was
-    planned: a result is taken only while it still is (a request that was preempted or ended does not notice).
+    after each. `beyond`: guesses behind those, for a step that checks several times before anybody looks, each time as
+    many as `draft` has from where the time before ended; a step may also check once and leave them. A repeated decode
+    step goes on for up to `repeats` tokens. `epoch` is the request's when the step was planned: a result is taken only
+    while it still is (a request that was preempted or ended does not notice).
     """
 
     request: Request
@@ -27,6 +30,8 @@ class RowWork(NamedTuple):  # made for every row of every step: a tuple is made 
     epoch: int
     repeats: int = 1
     draft: tuple[int, ...] = ()
+    beyond: tuple[int, ...] = ()
+    open_ended: bool = False  # how many tokens come of it is not known before
 
     @property
     def certain(self) -> int:
@@ -41,10 +46,17 @@ class RowWork(NamedTuple):  # made for every row of every step: a tuple is made 
         return self.request.row
 
 
+class Guesses(NamedTuple):
+    """Tokens that a request may say next, of which a step checks `window` at a time."""
+
+    tokens: tuple[int, ...]
+    window: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Rows of one flat batch; the first `num_decode_rows` have one token each. A step of decode rows alone may be run
-    `repeats` times in a row, each time on the tokens of the time before."""
+    """Rows of one flat batch; the first `num_decode_rows` have one token each. A step of decode rows alone, or of rows
+    with guesses, may be run `repeats` times in a row, each time on the tokens of the time before."""
 
     rows: tuple[RowWork, ...]
     num_decode_rows: int
@@ -62,3 +74,17 @@ class StepPlan:
     @property
     def num_guesses(self) -> int:
         return sum(len(row.draft) for row in self.rows[self.num_decode_rows :])
+
+
+def count_checks(work: RowWork, tokens: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """How a row's tokens came about: of every check (tokens before it, guesses checked, guesses right)."""
+    guesses, window, begin = (*work.draft, *work.beyond), len(work.draft), 0
+    while begin < len(tokens):
+        checked = guesses[begin : begin + window]
+        right = next(
+            (at for at, pair in enumerate(zip(checked, tokens[begin:], strict=False)) if pair[0] != pair[1]), None
+        )
+        if right is None:
+            right = min(len(checked), len(tokens) - begin - 1)
+        yield begin, len(checked), right
+        begin += right + 1

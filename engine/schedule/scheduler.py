@@ -16,7 +16,7 @@ from octavo.engine.memory.pool import PagePool
 from octavo.engine.memory.prefix import PrefixCache
 from octavo.engine.request import NOT_RUNNING, Request, RequestStatus
 from octavo.engine.schedule.budget import StepBudget
-from octavo.engine.schedule.plan import RowWork, StepPlan
+from octavo.engine.schedule.plan import Guesses, RowWork, StepPlan
 from octavo.engine.schedule.policy import Policy
 
 
@@ -87,25 +87,25 @@ class Scheduler:
         *,
         may_preempt: bool = True,
         max_repeats: int = 1,
-        drafts: Mapping[str, tuple[int, ...]] | None = None,
+        guesses: Mapping[str, Guesses] | None = None,
     ) -> StepPlan | None:
         """Plans the next step, or None if nothing can run.
 
         While steps are under way no one can be preempted: then `may_preempt` is False, and a plan that would have to
-        says so by `stalled`. `drafts` are guesses to be checked, by request id; what they need is never taken from
-        others, and no further step may be planned until this one's results are in.
+        says so by `stalled`. `guesses` are to be checked, by request id, up to `max_repeats` times in a row; what they
+        need is never taken from others, and no further step may be planned until this one's results are in.
         """
         self.stalled = False
         self._may_preempt = may_preempt
-        if max_repeats > 1 and not drafts and not (self.waiting and self._free_rows):
-            plan = self._repeated(max_repeats)
+        if not (self.waiting and self._free_rows) and (guesses or max_repeats > 1):
+            plan = self._checking(guesses, max_repeats) if guesses else self._repeated(max_repeats)
             if plan is not None:
                 return plan
         rows: list[RowWork] = []
         planned: set[str] = set()
         for request in list(self.running):  # decodes: one token each
             if request.num_unplanned == 1 and request.status is RequestStatus.RUNNING and not _is_done(request):
-                self._plan_row(request, 1, rows, planned, drafts.get(request.id, ()) if drafts else ())
+                self._plan_row(request, 1, rows, planned)
         left = self.budget.chunk(len(rows))
         for request in list(self.running):  # prompts under way
             if left and request.num_unplanned > 1 and request.status is RequestStatus.RUNNING:
@@ -140,33 +140,59 @@ class Scheduler:
                 growing.append((request, pages))
         if not rows:
             return None
-        groups = range(len(self.pools))
-        missing = [sum(max(0, pages - len(request.pages[group])) for request, pages in growing) for group in groups]
-        if not self._free_up(missing):
+        if not self._reserve_pages(growing):
             return None
-        for request, pages in growing:
-            self.reserve_unused(request, pages * size)
         for work in rows:
             work.request.num_planned = work.begin + work.repeats
             work.request.len_planned = work.begin + work.repeats + 1
         return StepPlan(tuple(rows), len(rows), max(work.repeats for work in rows))
+
+    def _checking(self, guesses: Mapping[str, Guesses], max_checks: int) -> StepPlan | None:
+        """The step of requests that all decode, some with guesses, checked up to so many times in a row. None, and no
+        request is changed, if one of them does something else or there are not enough pages for all."""
+        works = []
+        for request in self.running:
+            if _is_done(request):
+                continue
+            begin = request.num_planned
+            if request.len_planned != begin + 1 or request.len_planned >= request.limit:
+                return None
+            tokens, window = guesses.get(request.id, Guesses((), 0))
+            draft = tokens[:window]
+            work = RowWork(request, begin, 1 + len(draft), True, request.epoch, draft=draft, open_ended=True)
+            works.append(work._replace(beyond=tokens[window:]))
+        if not works:
+            return None
+        # what follows no guess is not worth a check
+        checks = min(max_checks, max(1 - (-len(work.beyond) // work.count) for work in works))
+        if not self._reserve_for_checks(works, checks):
+            checks = 1
+            if not self._reserve_for_checks(works, checks):
+                return None
+        for work in works:
+            work.request.num_planned = work.begin + 1
+            work.request.len_planned = work.begin + 2
+        works.sort(key=lambda work: work.count != 1)
+        return StepPlan(tuple(works), sum(work.count == 1 for work in works), checks)
+
+    def _reserve_for_checks(self, works: Sequence[RowWork], checks: int) -> bool:
+        """Gives rows the pages for all that so many checks could write."""
+        size = self._page_size
+        ends = [min(work.begin + checks * work.count, work.request.limit) for work in works]
+        return self._reserve_pages([(work.request, -(-end // size)) for work, end in zip(works, ends, strict=True)])
 
     def forget_planned(self) -> None:
         """No step is under way: what was planned and not run is to be planned again."""
         for request in self.running:
             request.forget_planned()
 
-    def _plan_row(
-        self, request: Request, count: int, rows: list[RowWork], planned: set[str], draft: tuple[int, ...] = ()
-    ) -> int:
+    def _plan_row(self, request: Request, count: int, rows: list[RowWork], planned: set[str]) -> int:
         begin = request.num_planned
         end = begin + count
         if not self._reserve(request, end, planned):
             return 0
         samples = end == request.len_planned and end < request.limit
-        if draft and not (samples and self.reserve_unused(request, end + len(draft))):
-            draft = ()
-        rows.append(RowWork(request, begin, count + len(draft), samples, request.epoch, draft=draft))
+        rows.append(RowWork(request, begin, count, samples, request.epoch))
         planned.add(request.id)
         request.num_planned = end
         if samples:
@@ -275,11 +301,21 @@ class Scheduler:
                 request.pages_changed += 1
         return True
 
+    def _reserve_pages(self, wanted: Sequence[tuple[Request, int]]) -> bool:
+        """Gives every request so many pages, or none of them any, as `reserve_unused` does."""
+        groups = range(len(self.pools))
+        if not self._free_up([sum(max(0, count - len(r.pages[group])) for r, count in wanted) for group in groups]):
+            return False
+        for request, count in wanted:
+            self.reserve_unused(request, count * self._page_size)
+        return True
+
     def _free_up(self, counts: Sequence[int]) -> bool:
         """Frees so many pages of each group, taking what is cached of chats that have ended; False if there are not
         enough."""
         for index, (pool, count) in enumerate(zip(self.pools, counts, strict=True)):
-            if pool.num_free < count and self.prefix.evict(index, count - pool.num_free) < count - pool.num_free:
+            missing = count - pool.num_free
+            if missing > 0 and self.prefix.evict(index, missing) < missing:
                 return False
         return True
 
@@ -311,14 +347,16 @@ class Scheduler:
         request = work.request
         request.num_computed = work.begin + work.certain + max(0, len(token_ids) - 1)
         request.tokens.extend(token_ids)
-        if work.draft:
+        if work.open_ended:
             request.forget_planned()
         size = self._page_size
         if request.num_computed // size > request.num_in_tree // size:
-            request.prefix_handle = self.prefix.extend(
-                request.prefix_handle, request.tokens, request.pages, request.num_computed
-            )
+            before = request.prefix_handle
+            request.prefix_handle = self.prefix.extend(before, request.tokens, request.pages, request.num_computed)
             request.num_in_tree = request.num_computed
+            if request.prefix_handle is not before and self.prefix.adopt(request.prefix_handle, before, request.pages):
+                request.pages_changed += 1
+                request.pages_replaced += 1
         if self._prune:
             self._release_passed(request)
 

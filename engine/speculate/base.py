@@ -21,6 +21,11 @@ class Drafter(ABC):
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> Mapping[str, tuple[int, ...]]:
         """Up to so many tokens for each request, by request id; left out where there is no guess."""
 
+    def beyond(self, request: Request, after: int, count: int) -> tuple[int, ...]:
+        """Up to so many guesses that follow the `after` ones just proposed for the request, from a drafter that need
+        not know what becomes of those. Place for place: they hold also behind one that was wrong."""
+        return ()
+
     def has_guess(self, request: Request) -> bool:
         """Whether `propose` would probably have something for this request."""
         return True

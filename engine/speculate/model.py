@@ -132,19 +132,26 @@ class FirstOf(Drafter):
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = tuple(drafters)
+        self._guessed: dict[str, Drafter] = {}  # who did so last, by request
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> Mapping[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
         for drafter in self._drafters:
             left = [(request, count) for request, count in wanted if request.id not in found]
             if left:
-                found.update(drafter.propose(left))
+                guesses = drafter.propose(left)
+                found.update(guesses)
+                self._guessed.update(dict.fromkeys(guesses, drafter))
         return found
+
+    def beyond(self, request: Request, after: int, count: int) -> tuple[int, ...]:
+        return self._guessed[request.id].beyond(request, after, count)
 
     def has_guess(self, request: Request) -> bool:
         return any(drafter.has_guess(request) for drafter in self._drafters)
 
     def forget(self, request: Request) -> None:
+        self._guessed.pop(request.id, None)
         for drafter in self._drafters:
             drafter.forget(request)
 

@@ -47,6 +47,11 @@ class NgramDrafter(Drafter):
         found = {request.id: self._continuation(request, count) for request, count in wanted}
         return {request_id: tokens for request_id, tokens in found.items() if tokens}
 
+    def beyond(self, request: Request, after: int, count: int) -> tuple[int, ...]:
+        text = self._texts[request.id]
+        begin = text.source + len(text.words) - text.seen + after
+        return tuple(text.words[begin : begin + count])
+
     def has_guess(self, request: Request) -> bool:
         return bool(self._continuation(request, 1))
 

@@ -22,12 +22,18 @@ class RecordedDrafter(Drafter):
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> Mapping[str, tuple[int, ...]]:
         found = {}
         for request, count in wanted:
-            reply = self._replies.get(request.prompt_ids, ())
-            tokens = list(reply[request.num_generated : request.num_generated + count])
-            for place in range(len(tokens)):
-                if self._random.random() >= self._acceptance:
-                    tokens[place] = tokens[place] + 1 if tokens[place] == 0 else tokens[place] - 1
-                    break
-            if tokens:
-                found[request.id] = tuple(tokens)
+            if tokens := self._guess(request, 0, count):
+                found[request.id] = tokens
         return found
+
+    def beyond(self, request: Request, after: int, count: int) -> tuple[int, ...]:
+        return self._guess(request, after, count)
+
+    def _guess(self, request: Request, after: int, count: int) -> tuple[int, ...]:
+        reply = self._replies.get(request.prompt_ids, ())
+        begin = request.num_generated + after
+        tokens = list(reply[begin : begin + count])
+        for place, token in enumerate(tokens):
+            if self._random.random() >= self._acceptance:
+                tokens[place] = token + 1 if token == 0 else token - 1
+        return tuple(tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from octavo.engine.request import Request
+from octavo.engine.schedule.plan import Guesses
 from octavo.engine.speculate.base import Drafter
 from octavo.engine.speculate.window import Window
 
@@ -34,12 +35,22 @@ class Speculator:
             return False
         return any(self._size(request) > 0 and self.drafter.has_guess(request) for request in running)
 
-    def propose(self, running: Sequence[Request]) -> Mapping[str, tuple[int, ...]]:
-        """Guesses for the requests that decode, by id. Nothing may be under way."""
+    def propose(self, running: Sequence[Request], checks: int = 1) -> Mapping[str, Guesses]:
+        """Guesses for the requests that decode, by id, for up to so many checks in a row. Nothing may be under way."""
         if not 0 < len(running) <= self._most_rows:
             return {}
         wanted = [(request, size) for request in running if (size := self._size(request)) > 0]
-        return self.drafter.propose(wanted) if wanted else {}
+        found = self.drafter.propose(wanted) if wanted else {}
+        guesses = {}
+        for request, _ in wanted:
+            if tokens := found.get(request.id):
+                beyond: tuple[int, ...] = ()
+                if checks > 1 and (self._always or self._window(request).is_trusted):
+                    room = request.limit - len(request.tokens) - 1 - len(tokens)
+                    further = min(room, (checks - 1) * (len(tokens) + 1))
+                    beyond = self.drafter.beyond(request, len(tokens), further) if further > 0 else ()
+                guesses[request.id] = Guesses((*tokens, *beyond), len(tokens))
+        return guesses
 
     def observe(self, request: Request, guessed: int, right: int) -> None:
         """What a step's guesses for a request came to."""

@@ -46,6 +46,11 @@ class Window:
         self.probes = PROBES
         return 0
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether guesses have paid lately, so that several checks may follow each other unseen."""
+        return self.probes <= 0
+
     def observe(self, guessed: int, right: int) -> None:
         """A step checked `guessed` tokens, of which the first `right` were what the model says."""
         if not guessed:

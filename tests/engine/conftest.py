@@ -42,6 +42,11 @@ class _Done:
         return self._result
 
 
+def _results(tokens: list[list[int]], finite: list[bool]) -> _Done:
+    none: tuple[tuple[()], ...] = ((),) * len(tokens)
+    return _Done(StepResult(tuple(map(tuple, tokens)), tuple(finite), none, none))
+
+
 class FakeRunner:
     """Executes plans on pages of plain numbers. `broken` says whose scores are NaN now.
 
@@ -50,10 +55,15 @@ class FakeRunner:
     """
 
     def __init__(
-        self, groups: tuple[CacheGroup, ...], page_size: int, run_ahead: int = 0, max_repeats: int = 1
+        self,
+        groups: tuple[CacheGroup, ...],
+        page_size: int,
+        run_ahead: int = 0,
+        max_repeats: int = 1,
+        max_checks: int = 1,
     ) -> None:
         self.groups, self.page_size = groups, page_size
-        self.run_ahead, self.max_repeats = run_ahead, max_repeats
+        self.run_ahead, self.max_repeats, self.max_checks = run_ahead, max_repeats, max_checks
         self.slots: list[dict[int, tuple[int, int]]] = [{} for _ in groups]  # physical slot -> (token, position)
         self.broken: Callable[[Request], bool] = lambda request: False
         self.computed: list[tuple[str, int, int]] = []  # (request id, begin, count) of every row
@@ -67,31 +77,57 @@ class FakeRunner:
         assert len(rows) == len(plan.rows), "two requests share a row"
         tokens: list[list[int]] = [[] for _ in plan.rows]
         finite = [True] * len(plan.rows)
+        if plan.num_guesses:
+            for _ in range(plan.repeats):
+                self._check(plan, tokens, finite)
+            return _results(tokens, finite)
         for turn in range(plan.repeats):
             for work in plan.rows:
                 if turn < work.repeats and not self._is_closed(work):
-                    text = [*self._text(work), *work.draft]
-                    self._write(work.request, text, work.begin + turn, work.count)
+                    self._write(work.request, self._text(work), work.begin + turn, work.count)
             for index, work in enumerate(plan.rows):
                 if turn >= work.repeats or self._is_closed(work):
                     continue
                 text, end = self._text(work), work.begin + turn + work.certain
-                self._read(work.request, [*text, *work.draft], work.begin + turn, work.begin + turn + work.count)
+                self._read(work.request, text, work.begin + turn, work.begin + turn + work.count)
                 self.computed.append((work.request.id, work.begin + turn, work.count))
                 if self.broken(work.request):
                     finite[index] = False
                     self._closed.add(work.epoch)
                 elif work.samples:
                     assert len(text) == end, f"{work.request.id} samples at {end} with {len(text)} tokens"
-                    for guess in (*work.draft, None):
-                        text.append(next_token(text))
-                        tokens[index].append(text[-1])
-                        if text[-1] in work.request.end_ids:
-                            self._closed.add(work.epoch)
-                        if text[-1] != guess:
-                            break
-        none: tuple[()] = ()
-        return _Done(StepResult(tuple(map(tuple, tokens)), tuple(finite), (none,) * len(tokens), (none,) * len(tokens)))
+                    self._say(work, text, tokens[index])
+        return _results(tokens, finite)
+
+    def _check(self, plan: StepPlan, tokens: list[list[int]], finite: list[bool]) -> None:
+        """Checks every row's guesses once, from where the check before ended."""
+        checks = []
+        for index, work in enumerate(plan.rows):
+            text = self._text(work)
+            if self._is_closed(work) or len(text) >= work.request.limit:
+                continue
+            done = len(tokens[index])
+            guesses = (*work.draft, *work.beyond)[done : done + len(work.draft)]
+            guesses = guesses[: work.request.limit - len(text) - 1]
+            self._write(work.request, [*text, *guesses], len(text) - 1, 1 + len(guesses))
+            checks.append((index, work, text, guesses))
+        for index, work, text, guesses in checks:
+            self._read(work.request, [*text, *guesses], len(text) - 1, len(text) + len(guesses))
+            self.computed.append((work.request.id, len(text) - 1, 1 + len(guesses)))
+            if self.broken(work.request):
+                finite[index] = False
+                self._closed.add(work.epoch)
+                continue
+            for guess in (*guesses, None):
+                self._say(work, text, tokens[index])
+                if text[-1] != guess or self._is_closed(work):
+                    break
+
+    def _say(self, work: RowWork, text: list[int], said: list[int]) -> None:
+        text.append(next_token(text))
+        said.append(text[-1])
+        if text[-1] in work.request.end_ids:
+            self._closed.add(work.epoch)
 
     def prepare_next(self) -> bool:
         return False
@@ -175,6 +211,7 @@ def harness() -> Callable[..., Harness]:
         context_length: int = 128,
         run_ahead: int = 0,
         max_repeats: int = 1,
+        max_checks: int = 1,
         tick: float = 1.0,
         speculator: Speculator | None = None,
     ) -> Harness:
@@ -198,7 +235,7 @@ def harness() -> Callable[..., Harness]:
             prune_windows=cache != "slots",
             hold_back=cache == "tree",
         )
-        runner = FakeRunner(groups, page_size, run_ahead, max_repeats)
+        runner = FakeRunner(groups, page_size, run_ahead, max_repeats, max_checks)
         made: list[Harness] = []
         core = EngineCore(
             scheduler,

@@ -73,6 +73,18 @@ def test_requests_that_begin_alike_share_pages_while_both_run(harness: Make, fak
     assert sum(count for rid, _, count in h.runner.computed if rid == "b") == 1 + 11
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_chats_that_say_the_same_hold_it_once(harness: Make, fake_greedy: Greedy, page_size: int) -> None:
+    h = harness(pages=48 // page_size + 6, page_size=page_size, context_length=48, max_running=3)
+    for name, count in (("short", 21), ("long", 40)):  # begin at once, so that neither finds the other's pages
+        h.submit(name, [3], count)
+    h.run()
+    assert h.tokens("long") == fake_greedy([3], 40)
+    assert h.tokens("short") == fake_greedy([3], 21)
+    assert h.core.scheduler.num_preemptions == 0
+    h.core.scheduler.check_integrity()
+
+
 def test_a_prefix_being_read_is_computed_once_for_all_that_wait_for_it(harness: Make) -> None:
     h = harness(page_size=4, chunk=16, pages=400, max_running=64, context_length=256)
     shared = list(range(64))
@@ -223,6 +235,7 @@ def test_random_traffic_never_changes_a_text(harness: Make, fake_greedy: Greedy,
         context_length=context,
         run_ahead=data.draw(st.integers(0, 8)),
         max_repeats=data.draw(st.integers(1, 5)),
+        max_checks=data.draw(st.integers(1, 4)),
         tick=1e-6,
         speculator=Speculator(Oracle(seed), data.draw(st.integers(1, 5))) if seed else None,
     )

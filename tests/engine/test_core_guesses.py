@@ -9,7 +9,8 @@ import pytest
 import torch
 from fake_model import Oracle
 
-from octavo.engine.request import Request
+from octavo.engine.request import Request, SamplingParams
+from octavo.engine.schedule.plan import RowWork, count_checks
 from octavo.engine.speculate import Speculator
 
 Make = Callable[..., Any]
@@ -37,15 +38,47 @@ def test_guesses_change_the_pace_and_never_the_text(harness: Make, fake_greedy: 
         assert counters.draft_tokens < 3 * 60, "who is always wrong is seldom asked"
 
 
+@pytest.mark.parametrize("right", [0.5, 1.0])
+def test_guesses_are_checked_several_times_before_anybody_looks(
+    harness: Make, fake_greedy: Greedy, right: float
+) -> None:
+    alone, several = (
+        harness(tick=1e-6, pages=200, max_checks=checks, speculator=Speculator(Oracle(3, right), 3, always=True))
+        for checks in (1, 4)
+    )
+    for h in (alone, several):
+        for index in range(3):
+            h.submit(f"r{index}", [index, 5, 6], 60 + index)
+        h.run()
+        for index in range(3):
+            assert h.tokens(f"r{index}") == fake_greedy([index, 5, 6], 60 + index)
+    assert len(several.runner.steps) < len(alone.runner.steps) / 2
+    assert max(plan.repeats for plan in several.runner.steps) == 4
+    for h in (alone, several):
+        counters, usages = h.core.counters, [h.finished(f"r{index}").usage for index in range(3)]
+        assert counters.accepted_tokens == sum(usage.accepted_tokens for usage in usages)
+        share = counters.accepted_tokens / counters.draft_tokens
+        assert share > 0.95 if right == 1.0 else 0.2 < share < 0.5  # of three in a row, each right half of the time
+
+
+def test_a_rows_tokens_tell_how_its_checks_went() -> None:
+    work = RowWork(Request("a", (1,), SamplingParams(), 0.0), 0, 4, True, 0, draft=(1, 2, 3), beyond=(4, 5, 6, 7))
+    assert list(count_checks(work, (1, 2, 9, 4, 5, 6, 7))) == [(0, 3, 2), (3, 3, 3)]
+    assert list(count_checks(work, (1, 2, 3, 4, 9, 6))) == [(0, 3, 3), (4, 3, 0), (5, 2, 0)]
+    assert list(count_checks(work, (8, 2, 3))) == [(0, 3, 0), (1, 3, 1)], "a reply that ended within a check"
+    assert list(count_checks(work, ())) == []
+
+
 def test_a_guess_never_passes_the_limit_or_an_end_token(harness: Make, fake_greedy: Greedy) -> None:
     expected = fake_greedy([1, 2, 3], 30)
     for count in range(1, 12):
-        h = harness(tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5), context_length=3 + count)
+        guesses = Speculator(Oracle(1, 1.0), 5, always=count % 2 == 0)
+        h = harness(tick=1e-6, speculator=guesses, context_length=3 + count, max_checks=1 + count % 3)
         h.submit("a", [1, 2, 3], 30)
         h.run()
         assert h.tokens("a") == expected[:count]
     for place in range(2, 9):
-        h = harness(tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5))
+        h = harness(tick=1e-6, speculator=Speculator(Oracle(1, 1.0), 5, always=True), max_checks=1 + place % 3)
         h.submit("a", [1, 2, 3], 30, frozenset({expected[place]}))
         h.run()
         end = expected.index(expected[place])

@@ -23,10 +23,11 @@ def test_guesses_are_right_as_often_as_wanted() -> None:
     assert abs(right(0.8) - 0.8) < 0.05
 
 
-def test_after_a_wrong_guess_the_window_goes_on_with_right_ones_and_it_ends_with_the_reply() -> None:
+def test_guesses_end_with_the_reply_and_are_wrong_one_by_one() -> None:
     request = Request("a", (1, 2), SamplingParams(), 0.0, tokens=[1, 2, *REPLY[:-2]])
     assert RecordedDrafter({(1, 2): REPLY}, 1.0).propose([(request, 5)]) == {"a": tuple(REPLY[-2:])}
     assert RecordedDrafter({}, 1.0).propose([(request, 5)]) == {}
-    wrong = RecordedDrafter({(1, 2): REPLY}, 0.0).propose([(Request("a", (1, 2), SamplingParams(), 0.0), 3)])["a"]
-    assert wrong[0] != REPLY[0]
-    assert wrong[1:] == tuple(REPLY[1:3])
+    begun = Request("a", (1, 2), SamplingParams(), 0.0)
+    wrong = RecordedDrafter({(1, 2): REPLY}, 0.0).propose([(begun, 3)])["a"]
+    assert all(guess != said for guess, said in zip(wrong, REPLY[:3], strict=True))
+    assert RecordedDrafter({(1, 2): REPLY}, 1.0).beyond(begun, 3, 4) == tuple(REPLY[3:7])

@@ -28,11 +28,19 @@ class Oracle(Drafter):
         self._random, self._right = random.Random(seed), right
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[str, tuple[int, ...]]:
-        guesses = {}
-        for request, count in wanted:
-            text = list(request.tokens)
-            for _ in range(count):
-                text.append(next_token(text) if self._random.random() < self._right else self._random.randrange(VOCAB))
-            if self._random.random() < 0.9:
-                guesses[request.id] = tuple(text[len(request.tokens) :])
-        return guesses
+        guesses = {request.id: self._guess(request.tokens, count) for request, count in wanted}
+        return {name: tokens for name, tokens in guesses.items() if self._random.random() < 0.9}
+
+    def beyond(self, request: Request, after: int, count: int) -> tuple[int, ...]:
+        text = list(request.tokens)
+        for _ in range(after):
+            text.append(next_token(text))
+        return self._guess(text, count)
+
+    def _guess(self, tokens: Sequence[int], count: int) -> tuple[int, ...]:
+        """Wrong guesses stand in the place of right ones, so that those after them can be right again."""
+        text, guesses = list(tokens), []
+        for _ in range(count):
+            text.append(next_token(text))
+            guesses.append(text[-1] if self._random.random() < self._right else self._random.randrange(VOCAB))
+        return tuple(guesses)
