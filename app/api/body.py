@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +11,16 @@ from typing import Any
 from fastapi import Request
 
 from octavo.app.api.errors import ApiError
-from octavo.app.text import read_json
+from octavo.app.text import LARGE, read_json
 
 MOST_CHOICES = 128  # as OpenAI documents for n
 
 
 async def read_body(request: Request) -> Body:
-    """The request's JSON object. Raises ApiError 400 for anything else."""
+    """The request's JSON object; a large one is read in a thread. Raises ApiError 400 for anything else."""
     raw = await request.body()
     try:
-        values = read_json(raw)
+        values = await asyncio.to_thread(read_json, raw) if len(raw) > LARGE else read_json(raw)
     except (ValueError, RecursionError) as error:
         detail = "it is empty" if not raw else str(error) if isinstance(error, ValueError) else "nested too deep"
         raise ApiError(400, f"The body is not valid JSON: {detail}.", code="invalid_json") from None
