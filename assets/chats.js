@@ -266,8 +266,9 @@ function groupOf(chat, today) {
   return at >= today - 7 * DAY_MS ? "week" : "older";
 }
 
-/** Make `nodes` the children of `parent`, moving only those that are elsewhere (a moved row would lose its focus). */
+/** Make `nodes` the children of `parent`, moving only those that are elsewhere; a moved row keeps its focus. */
 function place(parent, nodes) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   const wanted = new Set(nodes);
   for (const child of [...parent.childNodes]) if (!wanted.has(child)) child.remove();
   let at = parent.firstChild;
@@ -275,4 +276,5 @@ function place(parent, nodes) {
     if (node === at) at = at.nextSibling;
     else parent.insertBefore(node, at);
   }
+  if (focused?.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
 }

@@ -91,6 +91,7 @@ export class Header {
     this.name.textContent = info ? modelName(info) : (words[state] ?? t("model.none"));
     this.kind.textContent = info ? `${info.format} · ${deviceName(info.device)}` : "";
     if (this.news?.next) this.kind.textContent = t("model.next", { id: shownModel(this.news.next) });
+    this.chip.setAttribute("aria-label", [`${t("model")}: ${this.name.textContent}`, this.kind.textContent].filter(Boolean).join(", "));
     const rows = info && [
       [t("model"), info.name],
       [t("model.architecture"), info.architecture],

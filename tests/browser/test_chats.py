@@ -140,6 +140,18 @@ def said(role: str, text: str) -> dict[str, Any]:
     return {"author": {"role": role}, "content": {"content_type": "text", "parts": [text]}}
 
 
+def test_the_keyboard_stays_with_a_chat_that_moves_in_the_list(page: Page) -> None:
+    send(page, "echo pinned by keys")
+    wait_for_end(page)
+    row = row_of(page, chat_id(page))
+    row.get_by_role("button", name="More for this chat").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f".row-chat.pinned[data-id='{chat_id(page)}']")
+    assert row.evaluate("element => element.contains(document.activeElement)")
+
+
 def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path) -> None:
     send(page, "echo to be saved")
     wait_for_end(page)

@@ -276,5 +276,6 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> Non
     for _ in range(12):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.ariaLabel"))
-    assert {"Search chats", "Temporary chat", "More for this chat", "Edit", "Model", "Copy", "Retry", "Message"} <= seen
+    assert {"Search chats", "Temporary chat", "More for this chat", "Edit", "Copy", "Retry", "Message"} <= seen
+    assert "Model: Scripted-135M-Instruct, Q4_1 as bfloat16 · CPU" in seen
     assert page.locator("[role=log]").count() == 1
