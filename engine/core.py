@@ -313,7 +313,9 @@ class EngineCore:
             device_s = seconds if result.device_s is None else result.device_s / plan.repeats
             self.scheduler.budget.observe(plan.num_prompt_tokens, plan.num_decode_rows, device_s)
         if self._speculator is not None and not plan.num_prompt_tokens:
-            self._speculator.observe_step(seconds, len(plan.rows), plan.num_guesses)
+            # from landing to landing: the host's part, which a step with guesses cannot hide, is compared as well
+            paced_s = (now - self._last_done_s) / plan.repeats
+            self._speculator.observe_step(paced_s, len(plan.rows), plan.num_guesses)
         self._last_done_s = now
 
     # -- before a step ------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from octavo.engine.request import Request
 
+FIRST_CHANCE = 0.6  # of a guess of which nothing is known: what small models reach beside large ones of their family
+
 
 class Drafter(ABC):
     """Guesses tokens that a request will say next. A wrong guess costs time and never changes a text.
@@ -15,7 +17,6 @@ class Drafter(ABC):
     """
 
     name: str
-    wakes_itself: bool = False  # `has_guess` is a look at the text, so that plain decoding can go on until it says yes
 
     @abstractmethod
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> Mapping[str, tuple[int, ...]]:
@@ -26,9 +27,10 @@ class Drafter(ABC):
         not know what becomes of those. Place for place: they hold also behind one that was wrong."""
         return ()
 
-    def has_guess(self, request: Request) -> bool:
-        """Whether `propose` would probably have something for this request."""
-        return True
+    def chance(self, request: Request) -> float:
+        """How likely the first token guessed for this request would be right, as far as that can be told without
+        guessing; 0 if `propose` would have nothing."""
+        return FIRST_CHANCE
 
     def forget(self, request: Request) -> None:  # noqa: B027 - a drafter without state has nothing to forget
         """The request has left its row."""

@@ -147,8 +147,8 @@ class FirstOf(Drafter):
     def beyond(self, request: Request, after: int, count: int) -> tuple[int, ...]:
         return self._guessed[request.id].beyond(request, after, count)
 
-    def has_guess(self, request: Request) -> bool:
-        return any(drafter.has_guess(request) for drafter in self._drafters)
+    def chance(self, request: Request) -> float:
+        return next((chance for drafter in self._drafters if (chance := drafter.chance(request)) > 0), 0.0)
 
     def forget(self, request: Request) -> None:
         self._guessed.pop(request.id, None)

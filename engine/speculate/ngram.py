@@ -10,76 +10,99 @@ from dataclasses import dataclass, field
 from octavo.engine.request import Request
 from octavo.engine.speculate.base import Drafter
 
-LONGEST = 8  # tokens of the suffix that is looked for first
+LONGEST = 32  # matching tokens that are told apart: from there on nearly every guess is right
 SHORTEST = 2  # one token alone recurs too often to say anything
-FOLLOWED = 8  # tokens for which a copy is followed past a place where it differs
+DOUBT = 3  # n matching tokens are followed by the same one in about n of n + 3 places, in replies as in prose
+STRAYED = 4  # a copy that differs in a place counts as so many times shorter
 REACH = 1 << 16  # tokens looked back
+WORD = array("i").itemsize
 
 
 @dataclass(slots=True)
 class _Text:
-    """A request's tokens as bytes, which the C library searches ten times faster than Python could."""
+    """How far a request's text has been read, and which earlier part of itself it follows."""
 
     epoch: int
-    words: array[int] = field(default_factory=lambda: array("i"))
-    source: int = 0  # place whose token the next one should repeat, while the text follows an earlier part of itself
-    seen: int = 0  # tokens of the text when `source` was set
-
-    def extend_to(self, tokens: Sequence[int]) -> bytes:
-        self.words.extend(tokens[len(self.words) :])
-        return self.words[-REACH:].tobytes()
+    seen: int = 0
+    words: bytearray = field(default_factory=bytearray)  # bytes the C library searches ten times faster than Python
+    source: int = 0  # the place whose token should come next
+    support: int = 0  # tokens before it that match the text's last ones; 0 if it follows nothing
 
 
 class NgramDrafter(Drafter):
-    """The longest suffix of at most LONGEST tokens that occurred before, and of its places the latest one.
+    """The longest suffix that occurred before, and of its places the latest one.
 
-    Where a copy puts one word in another's place, no suffix fits for a moment: the guess goes on behind the old one.
+    A copy is followed from token to token and looked for only where it ends. Where it puts one word in another's place,
+    it is followed a little further, as long as nothing else fits better.
     """
 
     name = "ngram"
-    wakes_itself = True
 
-    def __init__(self, longest: int = LONGEST, shortest: int = SHORTEST) -> None:
-        self._longest, self._shortest = longest, shortest
+    def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> Mapping[str, tuple[int, ...]]:
-        found = {request.id: self._continuation(request, count) for request, count in wanted}
-        return {request_id: tokens for request_id, tokens in found.items() if tokens}
+        return {request.id: self.beyond(request, 0, count) for request, count in wanted if self._read(request).support}
 
     def beyond(self, request: Request, after: int, count: int) -> tuple[int, ...]:
-        text = self._texts[request.id]
-        begin = text.source + len(text.words) - text.seen + after
-        return tuple(text.words[begin : begin + count])
+        tokens, source = request.tokens, self._read(request).source
+        period = len(tokens) - source  # where the source runs into the text's end, it goes on with what was guessed
+        return tuple(tokens[source + place % period] for place in range(after, after + count))
 
-    def has_guess(self, request: Request) -> bool:
-        return bool(self._continuation(request, 1))
+    def chance(self, request: Request) -> float:
+        support = self._read(request).support
+        return support / (support + DOUBT)
 
     def forget(self, request: Request) -> None:
         self._texts.pop(request.id, None)
 
-    def _continuation(self, request: Request, count: int) -> tuple[int, ...]:
-        text = self._texts.get(request.id)
+    def _read(self, request: Request) -> _Text:
+        """The text with what was added since the last time."""
+        text, tokens = self._texts.get(request.id), request.tokens
         if text is None or text.epoch != request.epoch:
             text = self._texts[request.id] = _Text(request.epoch)
-        data = text.extend_to(request.tokens)
-        size = text.words.itemsize
-        longest = min(self._longest, len(data) // size - 1)
-        end = len(data) - size  # a match must be followed by at least one token
-        dropped = len(text.words) - len(data) // size
-        for length in range(longest, self._shortest - 1, -1):
-            place = _last_aligned(data, data[len(data) - length * size :], end, size)
-            if place >= 0:
-                text.source, text.seen = dropped + place // size + length, len(text.words)
-                return tuple(text.words[text.source : text.source + count])
-        if text.source and len(text.words) - text.seen <= FOLLOWED:
-            begin = text.source + len(text.words) - text.seen
-            return tuple(text.words[begin : begin + count])
-        return ()
+        if text.seen == len(tokens):
+            return text
+        new = tokens[text.seen :]
+        agrees = text.support > 0
+        for token in new if agrees else ():
+            agrees = tokens[text.source] == token
+            text.support = min(LONGEST, text.support + 1) if agrees else text.support // STRAYED
+            text.source += 1
+        text.words += array("i", new).tobytes()
+        text.seen = len(tokens)
+        if not agrees or text.support < SHORTEST:
+            source, support = _longest_match(text.words, tokens)
+            if support > text.support:
+                text.source, text.support = source, support
+            elif text.support < SHORTEST:
+                text.support = 0
+        return text
 
 
-def _last_aligned(data: bytes, pattern: bytes, end: int, size: int) -> int:
-    """Where `pattern` begins for the last time before `end`, at a multiple of `size`; -1 if nowhere."""
-    while (place := data.rfind(pattern, 0, end)) >= 0 and place % size:
+def _longest_match(words: bytearray, tokens: Sequence[int]) -> tuple[int, int]:
+    """(Place behind the latest earlier occurrence of the longest suffix, tokens of that suffix), both 0 if even the
+    shortest has none. Where no suffix of n tokens is found, none of n + 1 is looked for."""
+    begin = max(0, len(tokens) - REACH)
+    end = len(words) - WORD  # a token must follow
+    source, size = 0, 0
+    while True:
+        longer = max(SHORTEST, size + 1)
+        if longer > min(LONGEST, len(tokens) - 1):
+            return source, size
+        place = _last_aligned(words, words[-longer * WORD :], begin * WORD, end)
+        if place < 0:
+            return source, size
+        place, size = place // WORD, longer
+        source = place + size
+        while size < LONGEST and place > begin and tokens[place - 1] == tokens[-size - 1]:
+            place, size = place - 1, size + 1
+        end = source * WORD
+
+
+def _last_aligned(words: bytearray, pattern: bytearray, begin: int, end: int) -> int:
+    """Where `pattern` begins for the last time within the bytes from `begin` to `end`, at a multiple of a word; -1 if
+    nowhere."""
+    while (place := words.rfind(pattern, begin, end)) >= 0 and place % WORD:
         end = place + len(pattern) - 1
     return place

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from octavo.engine.request import Request
 from octavo.engine.schedule.plan import Guesses
 from octavo.engine.speculate.base import Drafter
+from octavo.engine.speculate.cost import StepCost
 from octavo.engine.speculate.window import Window
 
 MOST_ROWS = 8  # in larger batches a step is bound by arithmetic sooner than by reading the weights, which guesses share
-FIRST_COST = 0.06  # of one more token in a step, as a share of a plain step, before any was measured
-MEMORY = 0.9
 
 
 class Speculator:
@@ -26,57 +25,89 @@ class Speculator:
         self._always = always
         self._most_rows = most_rows
         self._windows: dict[str, Window] = {}
-        self._plain_s: float | None = None
-        self._cost = FIRST_COST
+        self._cost = StepCost()
+        self._waiting: dict[str, float] = {}  # chances of requests whose guess steps wait for
+        self._guessing: dict[str, float] = {}  # chances of the last guesses
+        self._rows = 0
 
     def is_promising(self, running: Sequence[Request]) -> bool:
-        """Whether some request should be guessed for as soon as nothing is under way."""
+        """Whether some request will probably be guessed for once the tokens under way are known, so that nothing more
+        should be launched before."""
         if not 0 < len(running) <= self._most_rows:
             return False
-        return any(self._size(request) > 0 and self.drafter.has_guess(request) for request in running)
+        self._rows = len(running)
+        for request in running:
+            chance = self.drafter.chance(request)
+            if self._size(request, chance) > 0 and self._is_worth_waiting(request, chance):
+                self._waiting[request.id] = chance
+                return True
+            self._wait_no_more(request)
+        return False
 
     def propose(self, running: Sequence[Request], checks: int = 1) -> Mapping[str, Guesses]:
         """Guesses for the requests that decode, by id, for up to so many checks in a row. Nothing may be under way."""
+        self._guessing.clear()
         if not 0 < len(running) <= self._most_rows:
             return {}
-        wanted = [(request, size) for request in running if (size := self._size(request)) > 0]
+        self._rows = len(running)
+        chances = {request.id: self.drafter.chance(request) for request in running}
+        wanted = [(request, size) for request in running if (size := self._size(request, chances[request.id])) > 0]
         found = self.drafter.propose(wanted) if wanted else {}
         guesses = {}
-        for request, _ in wanted:
-            if tokens := found.get(request.id):
-                beyond: tuple[int, ...] = ()
-                if checks > 1 and (self._always or self._window(request).is_trusted):
-                    room = request.limit - len(request.tokens) - 1 - len(tokens)
-                    further = min(room, (checks - 1) * (len(tokens) + 1))
-                    beyond = self.drafter.beyond(request, len(tokens), further) if further > 0 else ()
-                guesses[request.id] = Guesses((*tokens, *beyond), len(tokens))
+        for request in running:
+            tokens = found.get(request.id, ())
+            if tokens:
+                self._guessing[request.id] = chances[request.id]
+                guesses[request.id] = Guesses((*tokens, *self._beyond(request, len(tokens), checks)), len(tokens))
+            else:
+                self._wait_no_more(request)
+        self._waiting.clear()
         return guesses
 
     def observe(self, request: Request, guessed: int, right: int) -> None:
-        """What a step's guesses for a request came to."""
-        self._window(request).observe(guessed, right)
+        """What a check of a request's guesses came to."""
+        cost = self._cost.of_rows(self._rows)
+        self._window(request).observe(len(request.tokens), self._guessing[request.id], guessed, right, cost)
 
     def observe_step(self, seconds: float, rows: int, guessed: int) -> None:
         """How long a step of `rows` decoding requests took that checked `guessed` tokens altogether."""
-        if guessed == 0:
-            self._plain_s = seconds if self._plain_s is None else MEMORY * self._plain_s + (1 - MEMORY) * seconds
-        elif self._plain_s:
-            cost = max(0.0, (seconds / self._plain_s - 1) * rows / guessed)
-            self._cost = MEMORY * self._cost + (1 - MEMORY) * min(cost, 1.0)
+        self._cost.observe(seconds, rows, guessed, max(1, len(self._guessing)))
 
     def forget(self, request: Request) -> None:
         """The request has ended or left its row."""
         self.drafter.forget(request)
-        if request.id in self._windows:
-            del self._windows[request.id]
+        self._cost.request_ended()
+        for record in (self._windows, self._waiting, self._guessing):
+            record.pop(request.id, None)
 
-    def _size(self, request: Request) -> int:
+    def _size(self, request: Request, chance: float) -> int:
         room = request.limit - len(request.tokens) - 1  # the step's own token comes after the guesses
-        if not request.num_generated or room <= 0:
+        if not request.num_generated or room <= 0 or chance <= 0:
             return 0
+        longest = min(room, self.longest)
         if self._always:
-            return min(room, self.longest)
-        return min(room, self._window(request).size(self.longest, len(request.tokens), self._cost))
+            return longest
+        return self._window(request).size(longest, len(request.tokens), chance, self._cost.of_rows(self._rows))
+
+    def _is_worth_waiting(self, request: Request, chance: float) -> bool:
+        known = len(request.tokens)
+        under_way, cost = request.len_planned - known, self._cost.of_rows(self._rows)
+        return self._always or self._window(request).is_worth_waiting(under_way, known, chance, cost)
+
+    def _beyond(self, request: Request, guessed: int, checks: int) -> tuple[int, ...]:
+        """What further checks of the same step look at."""
+        if not self._always:
+            chance, cost = self._guessing[request.id], self._cost.of_rows(self._rows)
+            checks = self._window(request).checks(guessed, checks, len(request.tokens), chance, cost)
+        room = request.limit - len(request.tokens) - 1 - guessed
+        count = min(room, (checks - 1) * (guessed + 1))
+        return self.drafter.beyond(request, guessed, count) if count > 0 else ()
+
+    def _wait_no_more(self, request: Request) -> None:
+        """If the step waited for this request's guess, it did so in vain."""
+        chance = self._waiting.pop(request.id, None)
+        if chance is not None:
+            self._window(request).observe(len(request.tokens), chance, 0, 0, self._cost.of_rows(self._rows))
 
     def _window(self, request: Request) -> Window:
         return self._windows.setdefault(request.id, Window())
