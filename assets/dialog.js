@@ -80,9 +80,14 @@ export function toast(text, { action = null, kind = "plain", keep = false } = {}
   return end;
 }
 
-/** Let a note go after a while in which nobody points at it. */
+/** Let a note go after a while in which nobody points at it or has the keyboard in it. */
 function waitUnread(note, end) {
   let timer = setTimeout(end, TOAST_MS);
-  note.onpointerenter = note.onfocusin = () => clearTimeout(timer);
-  note.onpointerleave = () => (timer = setTimeout(end, TOAST_MS));
+  const hold = () => clearTimeout(timer);
+  const letGo = () => {
+    clearTimeout(timer);
+    timer = setTimeout(end, TOAST_MS);
+  };
+  for (const event of ["pointerenter", "focusin"]) note.addEventListener(event, hold);
+  for (const event of ["pointerleave", "focusout"]) note.addEventListener(event, letGo);
 }

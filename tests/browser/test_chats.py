@@ -186,14 +186,38 @@ def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("chat.html", "<html>")
         zipped.writestr("conversations.json", json.dumps([theirs]))
-    with page.expect_file_chooser() as chosen:
-        page.get_by_role("button", name="More for all chats").click()
-        page.get_by_role("menuitem", name="Import").click()
-    chosen.value.set_files([file, archive])
+    bring(page, file, archive)
     page.locator(".toast", has_text="2 chats added").wait_for()
     row_of(page, chat).wait_for()
     page.locator(".row-chat", has_text="From elsewhere").locator("a").click()
     until(page, "document.querySelector('article.reply strong')?.textContent === 'hello'")
+
+
+def bring(page: Page, *files: Path) -> None:
+    with page.expect_file_chooser() as chosen:
+        page.get_by_role("button", name="More for all chats").click()
+        page.get_by_role("menuitem", name="Import").click()
+    chosen.value.set_files(files)
+
+
+def test_notes_name_each_fault_on_its_line_and_stay_while_the_keyboard_is_in_them(page: Page, tmp_path: Path) -> None:
+    broken, other = tmp_path / "broken.json", tmp_path / "other.json"
+    broken.write_text('{"chats": [', encoding="utf-8")
+    other.write_text("[]", encoding="utf-8")
+    bring(page, broken)
+    note = page.locator(".toast.error p")
+    note.wait_for()
+    assert note.inner_text().splitlines() == ["1 could not be read", "broken.json: This is not a JSON file."]
+
+    page.clock.install()
+    bring(page, other)
+    plain = page.locator(".toast.plain")
+    plain.get_by_role("button", name="Dismiss").focus()
+    page.clock.fast_forward(20_000)
+    assert plain.is_visible()
+    page.get_by_role("textbox", name="Message").focus()
+    page.clock.fast_forward(20_000)
+    plain.wait_for(state="detached")
 
 
 def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
