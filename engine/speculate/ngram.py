@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from octavo.engine.request import Request
 from octavo.engine.speculate.base import Drafter
@@ -15,7 +14,6 @@ SHORTEST = 2  # one token alone recurs too often to say anything
 DOUBT = 3  # n matching tokens are followed by the same one in about n of n + 3 places, in replies as in prose
 STRAYED = 4  # a copy that differs in a place counts as so many times shorter
 REACH = 1 << 16  # tokens looked back
-WORD = array("i").itemsize
 
 
 @dataclass(slots=True)
@@ -23,8 +21,7 @@ class _Text:
     """How far a request's text has been read, and which earlier part of itself it follows."""
 
     epoch: int
-    seen: int = 0
-    words: bytearray = field(default_factory=bytearray)  # bytes the C library searches ten times faster than Python
+    words: str = ""  # a character a token, as Python searches strings fastest; ids reach a quarter of their range
     source: int = 0  # the place whose token should come next
     support: int = 0  # tokens before it that match the text's last ones; 0 if it follows nothing
 
@@ -61,18 +58,17 @@ class NgramDrafter(Drafter):
         text, tokens = self._texts.get(request.id), request.tokens
         if text is None or text.epoch != request.epoch:
             text = self._texts[request.id] = _Text(request.epoch)
-        if text.seen == len(tokens):
+        new = tokens[len(text.words) :]
+        if not new:
             return text
-        new = tokens[text.seen :]
         agrees = text.support > 0
         for token in new if agrees else ():
             agrees = tokens[text.source] == token
             text.support = min(LONGEST, text.support + 1) if agrees else text.support // STRAYED
             text.source += 1
-        text.words += array("i", new).tobytes()
-        text.seen = len(tokens)
+        text.words += "".join(map(chr, new))
         if not agrees or text.support < SHORTEST:
-            source, support = _longest_match(text.words, tokens)
+            source, support = _longest_match(text.words)
             if support > text.support:
                 text.source, text.support = source, support
             elif text.support < SHORTEST:
@@ -80,29 +76,18 @@ class NgramDrafter(Drafter):
         return text
 
 
-def _longest_match(words: bytearray, tokens: Sequence[int]) -> tuple[int, int]:
+def _longest_match(words: str) -> tuple[int, int]:
     """(Place behind the latest earlier occurrence of the longest suffix, tokens of that suffix), both 0 if even the
     shortest has none. Where no suffix of n tokens is found, none of n + 1 is looked for."""
-    begin = max(0, len(tokens) - REACH)
-    end = len(words) - WORD  # a token must follow
+    begin = max(0, len(words) - REACH)
+    end = len(words) - 1  # a token must follow
     source, size = 0, 0
-    while True:
-        longer = max(SHORTEST, size + 1)
-        if longer > min(LONGEST, len(tokens) - 1):
-            return source, size
-        place = _last_aligned(words, words[-longer * WORD :], begin * WORD, end)
+    while (longer := max(SHORTEST, size + 1)) <= min(LONGEST, len(words) - 1):
+        place = words.rfind(words[-longer:], begin, end)
         if place < 0:
-            return source, size
-        place, size = place // WORD, longer
-        source = place + size
-        while size < LONGEST and place > begin and tokens[place - 1] == tokens[-size - 1]:
+            break
+        source = end = place + longer
+        size = longer
+        while size < LONGEST and place > begin and words[place - 1] == words[-size - 1]:
             place, size = place - 1, size + 1
-        end = source * WORD
-
-
-def _last_aligned(words: bytearray, pattern: bytearray, begin: int, end: int) -> int:
-    """Where `pattern` begins for the last time within the bytes from `begin` to `end`, at a multiple of a word; -1 if
-    nowhere."""
-    while (place := words.rfind(pattern, begin, end)) >= 0 and place % WORD:
-        end = place + len(pattern) - 1
-    return place
+    return source, size

@@ -41,9 +41,9 @@ def test_a_guess_that_runs_into_the_suffix_goes_on_with_itself() -> None:
     assert guess([5, 9, 9, 9], 3) == (9, 9, 9)
 
 
-def test_ids_whose_bytes_overlap_are_not_mistaken_for_a_match() -> None:
-    # 0x00000100 and 0x00010000: the bytes of two ids contain those of others at odd places
-    assert guess([0x01000000, 0x00000001, 3, 0x00000100, 0x00010000, 9, 0x00010000, 0x01000000]) == ()
+def test_ids_of_any_width_are_told_apart() -> None:
+    assert guess([0xD800, 0x10000, 0xFF, 9, 0xD800, 0x10000], 2) == (0xFF, 9)
+    assert guess([0x0100, 0x0001, 3, 0x10000, 0x0001]) == ()
 
 
 def test_a_copy_is_followed_past_a_replaced_word_and_not_for_ever() -> None:
