@@ -50,6 +50,7 @@ from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.kv_format import KVScales
+from octavo.kernels.linear_tiles import DotTile
 from octavo.kernels.paged_attention import AttentionShape
 from octavo.kernels.quant_weight import CodedWeight, words_of
 
@@ -292,6 +293,8 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
         if full or (every and few == 8):
             down = _coded(code, hidden, inner, dtype, "zero")
             skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
+    if traits.tensor_cores:
+        _wide_products(dtype)
     if every:
         quant_decode.decode(_coded("int4", hidden, inner, dtype, "shift"), dtype)
         sums, scales = _empty(32, hidden, dtype=torch.int32), _empty(hidden, 1, dtype=torch.float32)
@@ -299,6 +302,21 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
         token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.int8)
         if traits.capability >= 89:
             token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.float8_e4m3fn)
+
+
+def _wide_products(dtype: torch.dtype) -> None:
+    """Products of some tens of rows by codes in words, and of weights whose outputs several programs share."""
+    hidden, inner, rows = 1024, 2816, 64
+    x, norm = _empty(rows, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
+    squares = _empty(rows, 16, dtype=torch.float32)
+    gate_up, wide = _coded("int4", 2 * inner, hidden, dtype, "shift"), DotTile(64, 64, 128, 2, 4, wide=True)
+    skinny_linear.skinny_linear(x, gate_up, squares=squares, eps=1e-6, act="silu", tile=wide)
+    words, scale = _empty(hidden, words_of(inner) * 2, dtype=torch.int16), _empty(hidden, 1, dtype=torch.float32)
+    down, shared = CodedWeight("int8", words, scale, inner, inner), DotTile(64, 64, 128, 3, 4, split=2, wide=True)
+    skinny_linear.skinny_linear_add(_empty(rows, inner, dtype=dtype), down, None, x, norm, tile=shared)
+    plain = _empty(hidden, inner, dtype=dtype)
+    tile = DotTile(64, 64, 64, 4, 4, split=2)
+    skinny_linear.skinny_linear_add(_empty(rows, inner, dtype=dtype), plain, None, x, norm, tile=tile)
 
 
 def _coded(code: str, outs: int, size: int, dtype: torch.dtype, kind: str) -> CodedWeight:

@@ -19,6 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.dependent_launch import prefetch_lines
 from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.linear_split import summed_by_last
 from octavo.kernels.quant_number import operand, scaled_by_bits
 
 
@@ -35,6 +36,8 @@ def tile_kernel(
     next_norm_ptr,
     next_x_ptr,
     next_squares_ptr,
+    partial_ptr,
+    tickets_ptr,
     rows,
     outs,
     parts,
@@ -54,6 +57,7 @@ def tile_kernel(
     EARLY: tl.constexpr,
     FIRST: tl.constexpr,
     CODE: tl.constexpr,
+    SPLIT: tl.constexpr,
 ):
     """x [rows, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [rows, outs].
 
@@ -62,7 +66,8 @@ def tile_kernel(
     PARTS > 0: squares [rows, parts] are partial sums of squares of the rows x stands for, parts <= PARTS. NEXT writes
     next_x = out * next_norm and next_squares [rows, programs]. BEST writes only each program's highest value of a row
     to out [rows, programs] and its lowest index to ids; NaN if there is one. FIRST: so many weights of each row are
-    asked for before the kernel that computes x has ended.
+    asked for before the kernel that computes x has ended. SPLIT > 1: so many programs share a block of outputs, each
+    over its part of the input; partial and tickets as in linear_split.py.
     """
     GATED: tl.constexpr = ACT >= 0
     first = tl.program_id(0) * BLOCK_N
@@ -73,6 +78,10 @@ def tile_kernel(
     row = tl.minimum(n, outs - 1).to(tl.int64)
     out_at = t[:, None] * outs + n[None, :]
     valid = (t < rows)[:, None] & (n < outs)[None, :]
+    EVEN: tl.constexpr = SIZE % (BLOCK_K * SLICES) == 0
+    TURNS: tl.constexpr = (SIZE + BLOCK_K * SLICES - 1) // (BLOCK_K * SLICES)
+    EACH: tl.constexpr = (TURNS + SPLIT - 1) // SPLIT
+    begin_turn = tl.program_id(2) * EACH
     if BIAS:
         bias = tl.load(bias_ptr + n, mask=n < outs, other=0.0)
         if GATED:
@@ -84,7 +93,8 @@ def tile_kernel(
     if EARLY:
         if FIRST > 0:
             PER_LINE: tl.constexpr = 64 if CODE == 0 else 128
-            lines = row[:, None] * SIZE + tl.minimum(tl.arange(0, FIRST // PER_LINE) * PER_LINE, SIZE - 1)[None, :]
+            ahead = begin_turn * (BLOCK_K * SLICES) + tl.arange(0, FIRST // PER_LINE) * PER_LINE
+            lines = row[:, None] * SIZE + tl.minimum(ahead, SIZE - 1)[None, :]
             prefetch_lines(weight_ptr + lines)
             if GATED:
                 prefetch_lines(weight_ptr + up_offset + lines)
@@ -98,20 +108,23 @@ def tile_kernel(
     else:
         sums = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
     up_sums = sums
-    for begin in tl.range(0, SIZE, BLOCK_K * SLICES, num_stages=STAGES):
+    x_row = tl.minimum(t, rows - 1)
+    for turn in tl.range(begin_turn, tl.minimum(begin_turn + EACH, TURNS), num_stages=STAGES):
+        begin = turn * (BLOCK_K * SLICES)
         if SLICES > 1:
             at = begin + slice_col
-            x = tl.load(x_ptr + t[None, :, None] * SIZE + at, mask=(t < rows)[None, :, None] & (at < SIZE), other=0.0)
-            x = x.permute(0, 2, 1)
+            x_at = x_ptr + x_row[None, :, None] * SIZE + at
             w_at = weight_ptr + row[None, :, None] * SIZE + at
         else:
             at = begin + col[None, :]
-            x = tl.load(x_ptr + t[:, None] * SIZE + at, mask=(t < rows)[:, None] & (at < SIZE), other=0.0).T
+            x_at = x_ptr + x_row[:, None] * SIZE + at
             w_at = weight_ptr + row[:, None] * SIZE + at
-        w = tl.load(w_at, mask=at < SIZE, other=0, eviction_policy="evict_first")
+        x = _piece(x_at, at, SIZE, EVEN)
+        x = x.permute(0, 2, 1) if SLICES > 1 else x.T
+        w = _weights(w_at, at, SIZE, EVEN)
         sums = tl.dot(operand(w, x.dtype, CODE), x, sums, input_precision="ieee")
         if GATED:
-            up = tl.load(w_at + up_offset, mask=at < SIZE, other=0, eviction_policy="evict_first")
+            up = _weights(w_at + up_offset, at, SIZE, EVEN)
             up_sums = tl.dot(operand(up, x.dtype, CODE), x, up_sums, input_precision="ieee")
     if SLICES > 1:
         y = tl.sum(sums, 0).T
@@ -119,6 +132,10 @@ def tile_kernel(
     else:
         y = sums.T
         u = up_sums.T
+    if SPLIT > 1:
+        y, u, last = summed_by_last(y, u, partial_ptr, tickets_ptr, 2 if GATED else 1, SPLIT)
+        if not last:
+            return
     if CODE > 0:
         y *= code_scale[None, :]
         if GATED:
@@ -129,3 +146,19 @@ def tile_kernel(
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
         SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
     )  # fmt: skip
+
+
+@triton.jit
+def _piece(pointers, at, SIZE: tl.constexpr, EVEN: tl.constexpr):
+    """Entries of columns `at`; 0 beyond SIZE, which an EVEN walk never reaches."""
+    if EVEN:
+        return tl.load(pointers)
+    return tl.load(pointers, mask=at < SIZE, other=0)
+
+
+@triton.jit
+def _weights(pointers, at, SIZE: tl.constexpr, EVEN: tl.constexpr):
+    """The same of weights, which nobody reads again."""
+    if EVEN:
+        return tl.load(pointers, eviction_policy="evict_first")
+    return tl.load(pointers, mask=at < SIZE, other=0, eviction_policy="evict_first")

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+from torch import Tensor
+
+MAX_BLOCKS = 4096  # of a launch whose programs share blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +25,13 @@ class GemvTile:
 
 @dataclass(frozen=True, slots=True)
 class DotTile:
-    """A launch of `tile_kernel` or `quant_tile_kernel`: rows padded to `block_t`, `slices` neighbouring input blocks a
-    turn, `first` weights of each output asked for before the input is waited for. Of 4-bit codes, a program computes
-    `tiles` blocks of outputs, and `block_k` is always 128."""
+    """A launch of `tile_kernel` or `quant_tile_kernel`, or if `wide` of `quant_wide_tile_kernel`: rows padded to
+    `block_t`, `slices` neighbouring input blocks a turn, `first` weights of each output asked for before the input is
+    waited for, `split` programs an output, each over its part of the input (not of `quant_tile_kernel`).
+
+    Of codes in words, a program computes `tiles` blocks of outputs, and `block_k` is always 128. `pairs`: 8-bit codes
+    become bfloat16 two at a time by whole-number instructions.
+    """
 
     block_t: int
     block_n: int
@@ -30,3 +41,25 @@ class DotTile:
     slices: int = 1
     first: int = 0
     tiles: int = 1
+    split: int = 1
+    wide: bool = False
+    pairs: bool = False
+
+
+def handed_in(device: torch.device, tile: DotTile, outs: int, rows: int, gated: bool) -> tuple[Tensor, Tensor]:
+    """What programs that share a block of outputs hand in, and the tickets that tell which of them is last.
+
+    A device has one set of tickets, so such launches must follow one another on one stream.
+    """
+    tickets = _tickets(device)
+    if tile.split == 1:
+        return tickets, tickets
+    blocks = triton.cdiv(outs, tile.block_n * tile.tiles) * triton.cdiv(rows, tile.block_t)
+    lines = tile.tiles * (2 if gated else 1)
+    sums = blocks * tile.split * lines * tile.block_n * tile.block_t
+    return torch.empty(sums, dtype=torch.float32, device=device), tickets
+
+
+@lru_cache(maxsize=16)
+def _tickets(device: torch.device) -> Tensor:
+    return torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)

@@ -1,4 +1,4 @@
-"""Products of few rows with weights in fewer bits: the launches of 4-bit codes, and the tiles of all codes.
+"""Products of few rows with weights in fewer bits: the launches of codes in words, and the tiles of all codes.
 
 `skinny_linear` comes here when its weight is a CodedWeight; what it promises holds for these as well.
 """
@@ -13,21 +13,24 @@ import triton
 from torch import Tensor
 
 from octavo.kernels.device import DeviceTraits
-from octavo.kernels.linear_tiles import DotTile, GemvTile
+from octavo.kernels.linear_tiles import DotTile, GemvTile, handed_in
 from octavo.kernels.quant_gemv import quant_gemv_kernel
-from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, INT8
+from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, INT8_PAIRS
 from octavo.kernels.quant_tile import quant_tile_kernel
 from octavo.kernels.quant_weight import BLOCK, CodedWeight
+from octavo.kernels.quant_wide_tile import quant_wide_tile_kernel
 
 
-def code_of(weight: CodedWeight, device: torch.device, traits: DeviceTraits) -> int:
-    """What the kernels of 8-bit codes are told to do with a weight's entries."""
+def code_of(weight: CodedWeight, device: torch.device, traits: DeviceTraits, pairs: bool = False) -> int:
+    """What the kernels of 8-bit codes are told to do with a weight's entries; `pairs`: two at a time where possible."""
+    if pairs and device.type != "cpu" and traits.tensor_cores:
+        return INT8_PAIRS if weight.code == "int8" else E4M3_PAIRS
     if weight.code == "int8":
         return INT8
     return E4M3 if device.type != "cpu" and traits.capability >= 89 else E4M3_BY_BITS
 
 
-def launch_four_bit(
+def launch_low_bits(
     x: Tensor,
     weight: CodedWeight,
     out: Tensor,
@@ -35,14 +38,17 @@ def launch_four_bit(
     around: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
-    """One launch; `around` are the tensors of what is folded in, `options` the constants of both kernels."""
+    """One launch with codes in 16-bit words; `around` are the tensors of what is folded in, `options` the constants of
+    all kernels."""
     rows, size = x.shape
-    outs = weight.shape[0] // (2 if options["ACT"] >= 0 else 1)
+    gated = options["ACT"] >= 0
+    outs = weight.shape[0] // (2 if gated else 1)
     zero = weight.zero if weight.shift is None else weight.shift
     kind = 0 if zero is None else 1 if weight.shift is None else 2
     group = weight.group if weight.group < size else triton.cdiv(size, BLOCK) * BLOCK
     codes = {"GROUP": group, "OFFSET": weight.offset if weight.zero is None else 0, "ZERO": kind}
     codes["BF16"] = x.dtype == torch.bfloat16
+    codes["ASM"] = x.device.type != "cpu"
     zero_or_x = x if zero is None else zero
     bias, residual, ids = around["bias"], around["residual"], around["ids"]
     if isinstance(tile, GemvTile):
@@ -52,22 +58,36 @@ def launch_four_bit(
         quant_gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
             x.view(torch.int32), pairs, weight.codes.view(torch.int32), weight.scale, zero_or_x,
             bias, residual, out, ids, outs, around["eps"],
-            ROWS=rows, NORM=norm_kind, BLOCK_K=tile.block_k, ASM=x.device.type != "cpu", **codes, **options,
+            ROWS=rows, NORM=norm_kind, BLOCK_K=tile.block_k, **codes, **options,
         )  # fmt: skip
         return
     parts = around["parts"]
-    quant_tile_kernel[(triton.cdiv(outs, tile.block_n * tile.tiles), triton.cdiv(rows, tile.block_t))](
+    grid = (triton.cdiv(outs, tile.block_n * tile.tiles), triton.cdiv(rows, tile.block_t), tile.split)
+    tensors = (
         x, around["squares"], weight.codes, weight.scale, zero_or_x, bias, residual, out, ids,
-        around["next_norm"], around["next_x"], around["next_squares"], rows, outs, parts, around["eps"],
-        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices, TILES=tile.tiles, FIRST=tile.first,
-        PARTS=triton.next_power_of_2(parts) if parts else 0, NEXT=around["next"], ASM=x.device.type != "cpu",
-        **codes, **options,
+        around["next_norm"], around["next_x"], around["next_squares"],
     )  # fmt: skip
+    options |= codes | {
+        "BLOCK_T": tile.block_t, "STAGES": tile.stages, "FIRST": tile.first, "NEXT": around["next"],
+        "PARTS": triton.next_power_of_2(parts) if parts else 0,
+    }  # fmt: skip
+    if tile.wide:
+        shared = handed_in(x.device, tile, outs, rows, gated)
+        quant_wide_tile_kernel[grid](
+            *tensors, *shared, rows, outs, parts, around["eps"],
+            BITS=4 if weight.code == "int4" else 8, SPLIT=tile.split, **options,
+        )  # fmt: skip
+    else:
+        quant_tile_kernel[grid](
+            *tensors, rows, outs, parts, around["eps"], SLICES=tile.slices, TILES=tile.tiles, **options
+        )
 
 
 def coded_tile(weight: CodedWeight, rows: int, gated: bool, traits: DeviceTraits) -> GemvTile | DotTile:
     """The kernel and tile for a product with a weight on a device with these figures."""
     outs, size = weight.shape
+    if weight.interleaved:
+        return DotTile(8 if rows <= 8 else 16 if rows <= 16 else 64, 64, BLOCK, 4, 4, wide=True)
     return choose_coded_tile(weight.code, weight.group, rows, outs // 2 if gated else outs, size, gated, traits)
 
 

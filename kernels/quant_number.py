@@ -12,7 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-PLAIN, INT8, E4M3, E4M3_BY_BITS = range(4)  # CODE of the kernels; the third needs compute capability 8.9
+PLAIN, INT8, E4M3, E4M3_BY_BITS, INT8_PAIRS, E4M3_PAIRS = range(6)  # CODE of the kernels; the third needs compute
+# capability 8.9, the last two 8.0, bfloat16 and a GPU: two numbers at a time by whole-number instructions
 
 
 @triton.jit
@@ -34,7 +35,35 @@ def operand(w, dtype: tl.constexpr, CODE: tl.constexpr):
         return w.to(tl.float8e4nv, bitcast=True).to(dtype)
     if CODE == 3:
         return half_of_e4m3(w).to(dtype)
+    if CODE == 4:
+        return _four_bfloat16(_INT8_INTO_BFLOAT16, w)
+    if CODE == 5:
+        return _four_bfloat16(_E4M3_INTO_BFLOAT16, w)
     return w.to(dtype)
+
+
+# A byte's seven lower bits in the mantissa of 128 are 128 + what they stand for; 128 is taken away, or 256 where the
+# sign bit is set.
+_INT8_INTO_BFLOAT16: tl.constexpr = tl.constexpr("""
+{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80;
+prmt.b32 p, $2, $2, 0x4140; lop3.b32 s, p, 0x00800080, 0xc300c300, 0xea; lop3.b32 p, p, 0x007f007f, 0x43004300, 0xea;
+fma.rn.bf16x2 $0, p, one, s;
+prmt.b32 p, $2, $2, 0x4342; lop3.b32 s, p, 0x00800080, 0xc300c300, 0xea; lop3.b32 p, p, 0x007f007f, 0x43004300, 0xea;
+fma.rn.bf16x2 $1, p, one, s; }
+""")
+# E4M3's exponent, moved to the end of bfloat16's, reads as 120 less.
+_E4M3_INTO_BFLOAT16: tl.constexpr = tl.constexpr("""
+{ .reg .b32 p, s, more, none, zero; mov.b32 more, 0x7b807b80; mov.b32 none, 0x80008000; mov.b32 zero, 0;
+prmt.b32 p, $2, zero, 0x1404; shr.b32 s, p, 4; and.b32 s, s, 0x07f007f0; lop3.b32 p, p, 0x80008000, s, 0xea;
+fma.rn.bf16x2 $0, p, more, none;
+prmt.b32 p, $2, zero, 0x3424; shr.b32 s, p, 4; and.b32 s, s, 0x07f007f0; lop3.b32 p, p, 0x80008000, s, 0xea;
+fma.rn.bf16x2 $1, p, more, none; }
+""")
+
+
+@triton.jit
+def _four_bfloat16(instructions: tl.constexpr, w):
+    return tl.inline_asm_elementwise(instructions, "=r,=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=4)
 
 
 @triton.jit
@@ -130,6 +159,61 @@ def four_bit_operand(
             made = _two_float16("{ .reg .b32 b; mov.b32 b, 0xce00ce00; add.rn.f16x2 $0, $1, b; }", made)
     return made
 
+
+@triton.jit
+def eight_bit_operand(w, q: tl.constexpr, dtype: tl.constexpr, ASM: tl.constexpr):
+    """The q-th int8 codes of 16-bit words."""
+    if not ASM or dtype != tl.bfloat16:
+        return ((w << (8 - 8 * q)).to(tl.int16) >> 8).to(dtype)
+    if q == 0:
+        return _two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; mov.b32 p, $1;" + _BYTES_INTO_BFLOAT16, w)
+    return _two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; shr.b32 p, $1, 8;" + _BYTES_INTO_BFLOAT16, w)
+
+
+@triton.jit
+def scaled_operand(number, scale, shift, SHIFTED: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr):
+    """number * scale + shift, rounded once."""
+    if ASM:
+        if SHIFTED:
+            if BF16:
+                return _scaled("fma.rn.bf16x2 $0, $1, $2, $3;", number, scale, shift)
+            return _scaled("fma.rn.f16x2 $0, $1, $2, $3;", number, scale, shift)
+        return number * scale
+    wide = number.to(tl.float32) * scale.to(tl.float32)
+    if SHIFTED:
+        wide += shift.to(tl.float32)
+    return wide.to(number.dtype)
+
+
+@triton.jit
+def _scaled(instructions: tl.constexpr, number, scale, shift):
+    return tl.inline_asm_elementwise(
+        instructions, "=r,r,r,r", [number, scale, shift], dtype=number.dtype, is_pure=True, pack=2
+    )
+
+
+@triton.jit
+def scaled_by_pair(number, scale, shift, half: tl.constexpr, SHIFTED: tl.constexpr, BF16: tl.constexpr):
+    """The same with 16-bit scales and shifts from the lower (half 0) or upper halves of 32-bit words, on a GPU."""
+    if half == 0:
+        take: tl.constexpr = "{ .reg .b32 a, b; prmt.b32 a, $2, $2, 0x1010; prmt.b32 b, $4, $4, 0x1010; "
+    else:
+        take: tl.constexpr = "{ .reg .b32 a, b; prmt.b32 a, $2, $2, 0x3232; prmt.b32 b, $4, $4, 0x3232; "
+    if SHIFTED:
+        apply: tl.constexpr = "fma.rn.bf16x2 $0, $1, a, b; }" if BF16 else "fma.rn.f16x2 $0, $1, a, b; }"
+    else:
+        none: tl.constexpr = "mov.b32 b, 0x80008000; "
+        apply: tl.constexpr = none + ("fma.rn.bf16x2 $0, $1, a, b; }" if BF16 else "fma.rn.f16x2 $0, $1, a, b; }")
+    return tl.inline_asm_elementwise(
+        take + apply, "=r,r,r,r,r,r", [number, scale, shift], dtype=number.dtype, is_pure=True, pack=2
+    )
+
+
+# As in _INT8_INTO_BFLOAT16, for the lower bytes of two words.
+_BYTES_INTO_BFLOAT16: tl.constexpr = tl.constexpr(
+    " lop3.b32 s, p, 0x00800080, 0xc300c300, 0xea; lop3.b32 p, p, 0x007f007f, 0x43004300, 0xea;"
+    " fma.rn.bf16x2 $0, p, one, s; }"
+)
 
 # Two words at a time: after a shift, one instruction masks both codes and puts them into the mantissas of two 16s.
 _INTO_BFLOAT16: tl.constexpr = tl.constexpr(" lop3.b32 $0, $0, 0x00780078, 0x41804180, 0xea;")

@@ -1,10 +1,11 @@
 """Weights in fewer bits as kernels read them: which planes there are, and the order of 4-bit codes.
 
-Eight-bit codes stay in the order of the row. Four-bit codes of 128 neighbours are interleaved: their 16-bit word e
-(from 0 to 31) holds the codes of columns e, 32 + e, 64 + e and 96 + e, the first in its lowest bits. So 16 bytes that a
-thread loads at once meet four runs of 8 activations, each 16 bytes too, and the codes of two words become two operands
-of a matrix product by one shift and one mask. A row is filled up to a multiple of 128 columns; what is beyond its size
-is not used.
+Eight-bit codes stay in the order of the row, or int8 codes of 128 neighbours are interleaved: their 16-bit word e (from
+0 to 63) holds the code of column e in its lower half, that of column 64 + e in its upper one. Four-bit codes of 128
+neighbours always are: their 16-bit word e (from 0 to 31) holds the codes of columns e, 32 + e, 64 + e and 96 + e, the
+first in its lowest bits. So 16 bytes that a thread loads at once meet four runs of 8 activations, each 16 bytes too,
+and the codes of two words become two operands of a matrix product by one shift and one mask. A row is filled up to a
+multiple of 128 columns; what is beyond its size is not used.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _RUN = 1 << 24  # codes put into order at a time: some ten megabytes
 class CodedWeight:
     """A weight [outs, size] = (code - offset or zero) * scale + shift.
 
-    codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32]. scale [outs, groups], a group
+    codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32], interleaved "int8" int16
+    [outs, blocks * 64]. scale [outs, groups], a group
     being `group` columns (a multiple of 32, or the whole row). zero uint8 and shift [outs, groups] where there are any.
     """
 
@@ -39,6 +41,11 @@ class CodedWeight:
     @property
     def shape(self) -> tuple[int, int]:
         return self.codes.shape[0], self.size
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether these are int8 codes in words."""
+        return self.code == "int8" and self.codes.dtype == torch.int16
 
     @property
     def nbytes(self) -> int:
@@ -72,6 +79,19 @@ def interleave_codes(codes: Tensor, size: int) -> Tensor:
     return out.flatten(1).view(torch.int16).view(*codes.shape[:-1], words_of(size))
 
 
+def interleave_bytes(codes: Tensor) -> Tensor:
+    """int8 [rows, size] to int16 [rows, blocks * 64]."""
+    size = codes.shape[1]
+    blocks = torch.nn.functional.pad(codes, (0, -size % BLOCK)).view(codes.shape[0], -1, 2, BLOCK // 2)
+    return blocks.transpose(2, 3).contiguous().view(torch.int16).flatten(1)
+
+
+def separate_bytes(words: Tensor, size: int) -> Tensor:
+    """The way back."""
+    halves = words.contiguous().view(torch.int8).view(words.shape[0], -1, BLOCK // 2, 2)
+    return halves.transpose(2, 3).flatten(1)[:, :size]
+
+
 def separate_codes(words: Tensor, size: int) -> Tensor:
     """int16 [rows, words] to one code an entry, uint8 [rows, size]."""
     pairs = words.contiguous().view(torch.uint8).view(words.shape[0], -1, BLOCK // 4, 2)
@@ -86,7 +106,8 @@ def coded_reference(weight: CodedWeight, dtype: torch.dtype = torch.float32) -> 
     elif weight.code == "e4m3":
         numbers = weight.codes.view(torch.float8_e4m3fn).to(dtype)
     else:
-        numbers = weight.codes.to(dtype)
+        codes = separate_bytes(weight.codes, weight.size) if weight.interleaved else weight.codes
+        numbers = codes.to(dtype)
 
     def spread(plane: Tensor) -> Tensor:
         return plane.to(dtype).repeat_interleave(weight.group, 1)[:, : weight.size]

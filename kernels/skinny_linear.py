@@ -23,8 +23,8 @@ from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
-from octavo.kernels.linear_tiles import DotTile, GemvTile
-from octavo.kernels.quant_linear import code_of, coded_tile, launch_four_bit
+from octavo.kernels.linear_tiles import DotTile, GemvTile, handed_in
+from octavo.kernels.quant_linear import code_of, coded_tile, launch_low_bits
 from octavo.kernels.quant_number import PLAIN
 from octavo.kernels.quant_weight import CodedWeight, coded_reference
 
@@ -160,16 +160,17 @@ def launch(
     parts = 0 if squares is None else squares.shape[1]
     nexts = (x, x, x) if normed is None else (next_norm, normed.x, normed.squares)
     if isinstance(weight, CodedWeight):
-        if weight.code == "int4":
+        if weight.code == "int4" or weight.interleaved:
             around = {
                 "bias": bias_or_x, "residual": residual_or_x, "ids": ids_or_x, "norm": norm, "eps": eps,
                 "squares": squares_or_x, "parts": parts, "next": normed is not None,
                 "next_norm": nexts[0], "next_x": nexts[1], "next_squares": nexts[2],
             }  # fmt: skip
-            launch_four_bit(x, weight, out, tile, around, options)
+            launch_low_bits(x, weight, out, tile, around, options)
             return
         codes, scale = weight.codes, weight.scale
-        options["CODE"] = code_of(weight, x.device, device_traits(x.device))
+        pairs = isinstance(tile, DotTile) and tile.pairs and x.dtype == torch.bfloat16
+        options["CODE"] = code_of(weight, x.device, device_traits(x.device), pairs)
     else:
         codes, scale = weight, x
         options["CODE"] = PLAIN
@@ -180,9 +181,10 @@ def launch(
             ROWS=rows, NORM=norm is not None, WHOLE=tile.whole, **options,
         )  # fmt: skip
         return
-    tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t))](
-        x, squares_or_x, codes, scale, bias_or_x, residual_or_x, out, ids_or_x, *nexts, rows, outs, parts, eps,
-        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices, FIRST=tile.first,
+    tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t), tile.split)](
+        x, squares_or_x, codes, scale, bias_or_x, residual_or_x, out, ids_or_x, *nexts,
+        *handed_in(x.device, tile, outs, rows, act is not None), rows, outs, parts, eps,
+        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices, FIRST=tile.first, SPLIT=tile.split,
         PARTS=triton.next_power_of_2(parts) if parts else 0, NEXT=normed is not None, **options,
     )  # fmt: skip
 
