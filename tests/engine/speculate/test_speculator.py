@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from octavo.engine.request import Request, SamplingParams
 from octavo.engine.speculate import Drafter, NgramDrafter, Speculator
@@ -111,3 +112,17 @@ def test_a_forced_window_is_always_full() -> None:
         assert guesses.window == 5
         assert len(guesses.tokens) == 11
         speculator.observe(asked, 5, 0)
+
+
+def test_steps_are_timed_from_result_to_result_so_that_the_hosts_work_between_them_counts(
+    harness: Callable[..., Any],
+) -> None:
+    class Timed(Speculator):
+        def observe_step(self, seconds: float, rows: int, guessed: int) -> None:
+            timed.append(seconds)
+
+    timed: list[float] = []
+    h = harness(tick=1.0, speculator=Timed(NgramDrafter(), 5))  # the clock stands during a step
+    h.submit("a", [1, 2, 3], 10)
+    h.run()
+    assert timed == [1.0] * 9
