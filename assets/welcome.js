@@ -60,15 +60,16 @@ export class Welcome {
     this.news = news;
     if (news.resting !== wasResting && this.state === "empty") this.empty(this.drawnModel);
     const running = news.downloads.filter((job) => job.load_when_done && job.state !== "done");
-    const ids = new Set(running.map((job) => job.model_id));
+    const ids = new Set(running.filter(({ state }) => state === "running" || state === "waiting").map((job) => job.model_id));
     for (const { id, get } of this.buttons) get.disabled = this.offline || ids.has(id);
     this.fetching.hidden = running.length === 0;
     this.fetching.replaceChildren(
       ...running.slice(0, 2).map((job) => {
+        if (job.state === "failed") return h("p", { class: "trouble" }, worded(job.error));
         const bar = h("span", { class: "done" });
         bar.style.width = `${job.total ? (job.done / job.total) * 100 : 0}%`;
-        const words = worded(job.error) ?? [job.model_id, job.total ? `${bytes(job.done)} / ${bytes(job.total)}` : null, job.seconds_left ? t("load.left", { s: duration(Math.ceil(job.seconds_left)) }) : null].filter(Boolean).join(" · ");
-        return h("p", { class: job.state === "failed" ? "trouble" : "tabular" }, h("span", { class: "meter large", "aria-hidden": "true" }, bar), words);
+        const words = [job.model_id, job.total ? `${bytes(job.done)} / ${bytes(job.total)}` : null, job.seconds_left ? t("load.left", { s: duration(Math.ceil(job.seconds_left)) }) : null].filter(Boolean).join(" · ");
+        return h("p", { class: "tabular" }, h("span", { class: "meter large", "aria-hidden": "true" }, bar), words);
       }),
     );
   }

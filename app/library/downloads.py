@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from octavo.app.config.files import write_atomically
-from octavo.app.library.errors import FetchCancelledError, LibraryError
+from octavo.app.library.errors import FetchCancelledError, LibraryError, OfflineError
 from octavo.app.library.hub import FetchPlan, plan_fetch, probe
 from octavo.app.library.progress import DOWNLOADING
 from octavo.app.library.repository import RemoteFile
@@ -34,7 +34,8 @@ REMEMBERED = 4  # finished jobs that stay in the list when a new one comes
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One model's download. Sizes in bytes; `total` is 0 until the hub has said it. `reason` is AccessError's."""
+    """One model's download. Sizes in bytes; `total` is 0 until the hub has said it. `reason` is AccessError's, or
+    "offline"."""
 
     id: str
     model_id: str  # org/name or org/name:Q4_K_M
@@ -232,7 +233,8 @@ class Downloads:
             return
         except OctavoError as error:
             log.warning("Fetching %s failed: %s", job.model_id, error)
-            self._update(job.id, state="failed", speed=0.0, error=str(error), reason=getattr(error, "reason", None))
+            reason = "offline" if isinstance(error, OfflineError) else getattr(error, "reason", None)
+            self._update(job.id, state="failed", speed=0.0, error=str(error), reason=reason)
             return
         except Exception as error:  # a fault of ours or of a library: the list must outlive it
             log.exception("Fetching %s failed", job.model_id)

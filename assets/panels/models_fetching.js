@@ -72,8 +72,9 @@ class Row {
     this.resume.setAttribute("aria-label", `${this.resume.textContent}: ${job.model_id}`);
     this.error.hidden = state !== "failed";
     this.error.textContent = worded(job.error) ?? "";
-    this.help.hidden = !job.reason;
-    if (job.reason && this.help.childElementCount === 0) this.help.append(...accessHelp(job.model_id, this.actions));
+    const isDenied = Boolean(job.reason) && job.reason !== "offline";
+    this.help.hidden = !isDenied;
+    if (isDenied && this.help.childElementCount === 0) this.help.append(...accessHelp(job.model_id, this.actions));
   }
 
   words({ state, done, total, speed, seconds_left: left, stage }) {

@@ -127,8 +127,11 @@ export class Hub {
   }
 
   update(jobs) {
-    this.jobs = new Set(jobs.filter((job) => job.state !== "done").map((job) => job.model_id));
-    for (const row of this.rows) row.refresh();
+    this.jobs = new Set(jobs.filter(({ state }) => state === "running" || state === "waiting").map((job) => job.model_id));
+    const lost = jobs.filter((job) => job.reason === "offline").map((job) => job.id).join();
+    const isNews = lost !== "" && lost !== this.lost;
+    this.lost = lost;
+    this.answered(isNews || this.isAway);
   }
 }
 

@@ -175,6 +175,26 @@ def test_a_first_start_that_must_not_ask_the_hub_says_so_and_offers_no_download(
     server.stop()
 
 
+def test_what_could_not_be_fetched_can_be_asked_for_again_at_once(
+    browser: object, make_server: Callable[..., Any], open_context: Any
+) -> None:
+    nobody = "http://127.0.0.1:9"
+    server = make_server(config="model:\n  id: none\n", HF_ENDPOINT=nobody, HF_HUB_OFFLINE="0", NO_PROXY="127.0.0.1")
+    page = open_context(server).context.new_page()
+    page.goto(server.url)
+    get = page.locator(".machine li button").first
+    get.click()
+    page.locator(".fetching .trouble", has_text="The Hugging Face hub cannot be reached").wait_for()
+    assert get.is_enabled()
+    page.get_by_role("button", name="All models…").click()
+    page.locator("[data-section=get] .known").wait_for()
+    assert page.locator("[data-section=get] .good").count() == 0
+    job = page.locator("[data-section=downloads] .row")
+    assert job.get_by_role("button", name="Try again").is_visible()
+    assert job.get_by_role("button", name="Enter a token").count() == 0
+    server.stop()
+
+
 def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, open_context: Any) -> None:
     page = open_models(house, open_context)
     page.get_by_role("button", name="How to load SmolLM2-135M-Instruct").click()
