@@ -30,6 +30,7 @@ from octavo.engine.assemble import benchmark_data
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.errors import DeviceError, OctavoError, RequestError
+from octavo.engine.model.mixes import MIXES
 from octavo.engine.quant import FORMATS
 from octavo.engine.request import Delta, SamplingParams
 from octavo.engine.run.resolve import KV_DTYPES
@@ -337,7 +338,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--quantization", default="none", choices=sorted(FORMATS))
+    parser.add_argument(
+        "--quantization",
+        default="none",
+        choices=sorted({*FORMATS, *MIXES}),
+        help="a value of model.quantization; for random weights also GGUF's q4_0, q4_k_m or q8_0",
+    )
     parser.add_argument("--quantize-head", action="store_true", help="convert the output head too")
     parser.add_argument(
         "--kv-cache-dtype", "--kv-dtype", default="auto", choices=["auto", *KV_DTYPES], help="format of cached chats"

@@ -160,10 +160,10 @@ def quant_gemv_kernel(
         sums = new_sums
         squares = new_squares
     for t in tl.static_range(ROWS):
-        y = _summed(sums, t * LINES, BLOCK_N)
+        y = summed(sums, t * LINES, BLOCK_N)
         u = y
         if GATED:
-            u = _summed(sums, t * LINES + BLOCK_N, BLOCK_N)
+            u = summed(sums, t * LINES + BLOCK_N, BLOCK_N)
         store_row(
             y, u, squares[t], bias if BIAS else y, up_bias if BIAS and GATED else y, residual[t] if RESIDUAL else y,
             out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
@@ -206,7 +206,7 @@ def _runs(pairs_ptr, word, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _summed(sums, at: tl.constexpr, COUNT: tl.constexpr):
+def summed(sums, at: tl.constexpr, COUNT: tl.constexpr):
     """[COUNT] sums of that many tensors from sums[at] on, COUNT being 2, 4 or 8."""
     if COUNT == 2:
         together = tl.join(sums[at], sums[at + 1])

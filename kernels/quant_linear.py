@@ -13,6 +13,8 @@ import triton
 from torch import Tensor
 
 from octavo.kernels.device import DeviceTraits
+from octavo.kernels.gguf_linear import block_tile, launch_blocks
+from octavo.kernels.gguf_weight import BlockWeight
 from octavo.kernels.linear_tiles import DotTile, GemvTile, handed_in
 from octavo.kernels.quant_gemv import quant_gemv_kernel
 from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, INT8_PAIRS
@@ -38,8 +40,11 @@ def launch_low_bits(
     around: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
-    """One launch with codes in 16-bit words; `around` are the tensors of what is folded in, `options` the constants of
-    all kernels."""
+    """One launch with codes in 16-bit words or GGUF blocks; `around` are the tensors of what is folded in, `options` the
+    constants of all kernels."""
+    if isinstance(weight, BlockWeight):
+        launch_blocks(x, weight, out, tile, around, options)
+        return
     rows, size = x.shape
     gated = options["ACT"] >= 0
     outs = weight.shape[0] // (2 if gated else 1)
@@ -85,6 +90,8 @@ def launch_low_bits(
 
 def coded_tile(weight: CodedWeight, rows: int, gated: bool, traits: DeviceTraits) -> GemvTile | DotTile:
     """The kernel and tile for a product with a weight on a device with these figures."""
+    if isinstance(weight, BlockWeight):
+        return block_tile(weight, rows, gated, traits)
     outs, size = weight.shape
     if weight.interleaved:
         return DotTile(8 if rows <= 8 else 16 if rows <= 16 else 64, 64, BLOCK, 4, 4, wide=True)

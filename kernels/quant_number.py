@@ -133,30 +133,30 @@ def four_bit_operand(
         made = (((w >> (4 * q)) & 15).to(tl.float32) + (16.0 - less)).to(dtype)
     elif BF16:
         if q == 0:
-            made = _two_bfloat16("shl.b32 $0, $1, 3;" + _INTO_BFLOAT16, w)
+            made = two_bfloat16("shl.b32 $0, $1, 3;" + _INTO_BFLOAT16, w)
         elif q == 1:
-            made = _two_bfloat16("shr.b32 $0, $1, 1;" + _INTO_BFLOAT16, w)
+            made = two_bfloat16("shr.b32 $0, $1, 1;" + _INTO_BFLOAT16, w)
         elif q == 2:
-            made = _two_bfloat16("shr.b32 $0, $1, 5;" + _INTO_BFLOAT16, w)
+            made = two_bfloat16("shr.b32 $0, $1, 5;" + _INTO_BFLOAT16, w)
         else:
-            made = _two_bfloat16("shr.b32 $0, $1, 9;" + _INTO_BFLOAT16, w)
+            made = two_bfloat16("shr.b32 $0, $1, 9;" + _INTO_BFLOAT16, w)
         if less == 16:
-            made = _two_bfloat16("{ .reg .b32 b; mov.b32 b, 0xc180c180;" + _ADD_BFLOAT16, made)
+            made = two_bfloat16("{ .reg .b32 b; mov.b32 b, 0xc180c180;" + _ADD_BFLOAT16, made)
         elif less == 24:
-            made = _two_bfloat16("{ .reg .b32 b; mov.b32 b, 0xc1c0c1c0;" + _ADD_BFLOAT16, made)
+            made = two_bfloat16("{ .reg .b32 b; mov.b32 b, 0xc1c0c1c0;" + _ADD_BFLOAT16, made)
     else:
         if q == 0:
-            made = _two_float16("shl.b32 $0, $1, 6;" + _INTO_FLOAT16, w)
+            made = two_float16("shl.b32 $0, $1, 6;" + _INTO_FLOAT16, w)
         elif q == 1:
-            made = _two_float16("shl.b32 $0, $1, 2;" + _INTO_FLOAT16, w)
+            made = two_float16("shl.b32 $0, $1, 2;" + _INTO_FLOAT16, w)
         elif q == 2:
-            made = _two_float16("shr.b32 $0, $1, 2;" + _INTO_FLOAT16, w)
+            made = two_float16("shr.b32 $0, $1, 2;" + _INTO_FLOAT16, w)
         else:
-            made = _two_float16("shr.b32 $0, $1, 6;" + _INTO_FLOAT16, w)
+            made = two_float16("shr.b32 $0, $1, 6;" + _INTO_FLOAT16, w)
         if less == 16:
-            made = _two_float16("{ .reg .b32 b; mov.b32 b, 0xcc00cc00; add.rn.f16x2 $0, $1, b; }", made)
+            made = two_float16("{ .reg .b32 b; mov.b32 b, 0xcc00cc00; add.rn.f16x2 $0, $1, b; }", made)
         elif less == 24:
-            made = _two_float16("{ .reg .b32 b; mov.b32 b, 0xce00ce00; add.rn.f16x2 $0, $1, b; }", made)
+            made = two_float16("{ .reg .b32 b; mov.b32 b, 0xce00ce00; add.rn.f16x2 $0, $1, b; }", made)
     return made
 
 
@@ -166,8 +166,8 @@ def eight_bit_operand(w, q: tl.constexpr, dtype: tl.constexpr, ASM: tl.constexpr
     if not ASM or dtype != tl.bfloat16:
         return ((w << (8 - 8 * q)).to(tl.int16) >> 8).to(dtype)
     if q == 0:
-        return _two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; mov.b32 p, $1;" + _BYTES_INTO_BFLOAT16, w)
-    return _two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; shr.b32 p, $1, 8;" + _BYTES_INTO_BFLOAT16, w)
+        return two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; mov.b32 p, $1;" + _BYTES_INTO_BFLOAT16, w)
+    return two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; shr.b32 p, $1, 8;" + _BYTES_INTO_BFLOAT16, w)
 
 
 @triton.jit
@@ -223,10 +223,10 @@ _ADD_BFLOAT16: tl.constexpr = tl.constexpr(" .reg .b32 a; mov.b32 a, 0x3f803f80;
 
 
 @triton.jit
-def _two_bfloat16(instructions: tl.constexpr, w):
+def two_bfloat16(instructions: tl.constexpr, w):
     return tl.inline_asm_elementwise(instructions, "=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=2)
 
 
 @triton.jit
-def _two_float16(instructions: tl.constexpr, w):
+def two_float16(instructions: tl.constexpr, w):
     return tl.inline_asm_elementwise(instructions, "=r,r", [w], dtype=tl.float16, is_pure=True, pack=2)

@@ -11,7 +11,6 @@ multiple of 128 columns; what is beyond its size is not used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,9 +26,10 @@ class CodedWeight:
     codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32], interleaved "int8" int16
     [outs, blocks * 64]. scale [outs, groups], a group
     being `group` columns (a multiple of 32, or the whole row). zero uint8 and shift [outs, groups] where there are any.
+    Blocks of GGUF are a kind of their own: gguf_weight.py.
     """
 
-    code: Literal["int8", "e4m3", "int4"]
+    code: str
     codes: Tensor
     scale: Tensor
     size: int
@@ -52,6 +52,23 @@ class CodedWeight:
         """What a product has to read."""
         planes = (self.codes, self.scale, self.zero, self.shift)
         return sum(plane.numel() * plane.element_size() for plane in planes if plane is not None)
+
+    def plain(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[outs, size] in plain numbers."""
+        if self.code == "int4":
+            numbers = separate_codes(self.codes, self.size).to(dtype)
+        elif self.code == "e4m3":
+            numbers = self.codes.view(torch.float8_e4m3fn).to(dtype)
+        else:
+            codes = separate_bytes(self.codes, self.size) if self.interleaved else self.codes
+            numbers = codes.to(dtype)
+
+        def spread(plane: Tensor) -> Tensor:
+            return plane.to(dtype).repeat_interleave(self.group, 1)[:, : self.size]
+
+        numbers = numbers - (self.offset if self.zero is None else spread(self.zero))
+        numbers = numbers * spread(self.scale)
+        return numbers if self.shift is None else numbers + spread(self.shift)
 
 
 def groups_suit(size: int, group: int) -> bool:
@@ -101,17 +118,4 @@ def separate_codes(words: Tensor, size: int) -> Tensor:
 
 def coded_reference(weight: CodedWeight, dtype: torch.dtype = torch.float32) -> Tensor:
     """[outs, size] in plain numbers."""
-    if weight.code == "int4":
-        numbers = separate_codes(weight.codes, weight.size).to(dtype)
-    elif weight.code == "e4m3":
-        numbers = weight.codes.view(torch.float8_e4m3fn).to(dtype)
-    else:
-        codes = separate_bytes(weight.codes, weight.size) if weight.interleaved else weight.codes
-        numbers = codes.to(dtype)
-
-    def spread(plane: Tensor) -> Tensor:
-        return plane.to(dtype).repeat_interleave(weight.group, 1)[:, : weight.size]
-
-    numbers = numbers - (weight.offset if weight.zero is None else spread(weight.zero))
-    numbers = numbers * spread(weight.scale)
-    return numbers if weight.shift is None else numbers + spread(weight.shift)
+    return weight.plain(dtype)

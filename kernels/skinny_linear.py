@@ -160,7 +160,7 @@ def launch(
     parts = 0 if squares is None else squares.shape[1]
     nexts = (x, x, x) if normed is None else (next_norm, normed.x, normed.squares)
     if isinstance(weight, CodedWeight):
-        if weight.code == "int4" or weight.interleaved:
+        if weight.code not in ("int8", "e4m3") or weight.interleaved:
             around = {
                 "bias": bias_or_x, "residual": residual_or_x, "ids": ids_or_x, "norm": norm, "eps": eps,
                 "squares": squares_or_x, "parts": parts, "next": normed is not None,

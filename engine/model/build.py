@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from octavo.engine.model.decoder import Decoder
 from octavo.engine.model.families import plan_weights
 from octavo.engine.model.fill import Progress, fill
 from octavo.engine.model.formats import FormatChoice
+from octavo.engine.model.mixes import MIXES, mixed_parts
 from octavo.engine.model.ops import Ops, TextbookOps
 from octavo.engine.model.parameters import Formats, Weights
 from octavo.engine.model.rotary import cos_sin_table
@@ -78,11 +80,16 @@ def build_random(
     quantize_head: bool = False,
     seed: int = 0,
 ) -> Decoder:
-    """A model of a config's shape with N(0, 0.02) weights made on the device, for benchmarks."""
+    """A model of a config's shape with N(0, 0.02) weights made on the device, for benchmarks. `quantization` may also
+    name a mixture of GGUF types (mixes.py)."""
     spec = ModelSpec.from_config(config)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    formats = FormatChoice(quantization, quantize_head, device, dtype, fusion, ops.reads_rows(spec, dtype)).of_config()
+    mix = mixed_parts(quantization, spec) if quantization in MIXES else {}
+    asked = "none" if mix else quantization
+    formats = FormatChoice(asked, quantize_head, device, dtype, fusion, ops.reads_rows(spec, dtype)).of_config()
+    if mix:
+        formats = replace(formats, held=mix)
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.inference_mode():

@@ -1,6 +1,7 @@
 """Weights as the blocks of a GGUF file: scales and codes of 32 or 256 neighbours of a row together, untouched.
 
-The plane `blocks` is uint8 [out, blocks of a row * bytes of a block]. Products decode a run of rows at a time.
+The plane `blocks` is uint8 [out, blocks of a row * bytes of a block]. Products decode a run of rows at a time. On a GPU
+with kernels for a type, planes of another order take the place of the blocks (gpu_blocks.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from octavo.engine.load.gguf_decode import CHUNK_ELEMENTS, decode_blocks
 from octavo.engine.load.gguf_types import GGML_TYPES
 from octavo.engine.quant.base import Format, LinearSpec, Packed
 from octavo.engine.quant.grouped import put
+from octavo.kernels.gguf_weight import BlockWeight
 
 _CUDA_CHUNK = 1 << 23  # entries decoded at a time: their float32 copies take some hundred megabytes
 _TYPES = {kind.name: kind for kind in GGML_TYPES.values()}
@@ -45,6 +47,8 @@ class BlockFormat(Format):
         return True
 
     def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
+        if isinstance(packed.fused, BlockWeight):
+            return _decode_planes(packed.fused, rows, packed.dtype)
         blocks = packed.planes["blocks"]
         if rows is not None:
             blocks = blocks.index_select(0, rows)
@@ -55,6 +59,8 @@ class BlockFormat(Format):
         return out
 
     def linear(self, x: Tensor, packed: Packed) -> Tensor:
+        if isinstance(packed.fused, BlockWeight):
+            return F.linear(x, _decode_planes(packed.fused, None, x.dtype), packed.bias)
         y = self._product(x, packed.planes["blocks"], packed)
         return y if packed.bias is None else y.add_(packed.bias)
 
@@ -69,7 +75,15 @@ class BlockFormat(Format):
         return out
 
     def randomize(self, packed: Packed, spec: LinearSpec, generator: torch.Generator, std: float) -> None:
-        raise NotImplementedError(f"{self.kind} blocks come from files alone")
+        if self.kind not in _FACTORS:
+            raise NotImplementedError(f"{self.kind} blocks come from files alone")
+        kind = _TYPES[self.kind]
+        blocks = packed.planes["blocks"]
+        blocks.random_(0, 256, generator=generator)
+        cells = blocks.view(-1, kind.block_bytes)
+        for begin, factor in _FACTORS[self.kind]:
+            size = torch.tensor([factor * std], dtype=torch.float16, device=blocks.device)
+            cells[:, begin : begin + 2] = size.view(torch.uint8)
 
     def _product(self, x: Tensor, blocks: Tensor, packed: Packed) -> Tensor:
         y = x.new_empty((x.shape[0], blocks.shape[0]))
@@ -83,10 +97,32 @@ class BlockFormat(Format):
         return decode_blocks(rows.reshape(-1, kind.block_bytes), self.kind).view(rows.shape[0], -1)
 
 
+# Where the float16 of a block stand that has random bits elsewhere, and what they are for a standard deviation of one.
+_FACTORS = {
+    "Q4_0": ((0, 0.215),),
+    "Q4_1": ((0, 0.217), (2, -1.63)),
+    "Q4_K": ((0, 0.00389), (2, 0.0291)),
+    "Q6_K": ((208, 0.000731),),
+    "Q8_0": ((0, 0.0135),),
+}
+
+
 def block_format(kind: str, shape: tuple[int, ...]) -> BlockFormat | None:
     """How a GGUF weight [..., out, in] is kept as it is; None if it is not in blocks, or rows share one."""
     size = _TYPES[kind].block_size
     return BlockFormat(kind) if size > 1 and len(shape) >= 2 and shape[-1] % size == 0 else None
+
+
+def _decode_planes(weight: BlockWeight, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """[out, in], or int64 rows of it."""
+    if rows is not None:
+        return weight.rows(rows).plain().to(dtype)
+    out = torch.empty(weight.shape, dtype=dtype, device=weight.codes.device)
+    step = max(1, _CUDA_CHUNK // weight.size)
+    for begin in range(0, out.shape[0], step):
+        some = torch.arange(begin, min(begin + step, out.shape[0]), device=out.device)
+        out[begin : begin + step] = weight.rows(some).plain()
+    return out
 
 
 def _runs(rows: int, packed: Packed) -> Iterator[tuple[int, int]]:

@@ -56,7 +56,13 @@ class Fused:
 _TABLE: list[Product] = []
 _FUSED: list[Fused] = []
 # modules that enter their kernels when they are imported
-_KERNELS = {"cpu": "octavo.engine.quant.cpu_int", "cuda": "octavo.engine.quant.gpu_codes"}
+_KERNELS = {
+    "cpu": ("octavo.engine.quant.cpu_int",),
+    "cuda": (
+        "octavo.engine.quant.gpu_codes",
+        "octavo.engine.quant.gpu_blocks",  # without this line, GGUF blocks are decoded for every product
+    ),
+}
 
 
 def register(entry: Product | Fused) -> None:
@@ -115,5 +121,5 @@ def choose(form: Format, packed: Packed, spec: LinearSpec, device: torch.device)
 
 
 def _enter(device: torch.device) -> None:
-    if device.type in _KERNELS:
-        import_module(_KERNELS[device.type])
+    for module in _KERNELS.get(device.type, ()):
+        import_module(module)
