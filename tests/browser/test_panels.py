@@ -146,6 +146,19 @@ def test_every_list_to_choose_from_shows_that_it_is_one(home: Page) -> None:
         assert all(found), name
 
 
+def test_where_the_system_sets_the_colours_states_can_still_be_told(
+    server: Server, open_context: Callable[..., Any]
+) -> None:
+    page = open_context(server, forced_colors="active").context.new_page()
+    page.goto(f"{server.url}/#monitor")
+    page.locator(".ranges button").first.wait_for()
+    drawn = "(e, name) => getComputedStyle(e)[name]"
+    swatches = [page.locator(f".panel-monitor .{name} .swatch").first for name in ("used", "shared", "cached", "free")]
+    assert len({swatch.evaluate(drawn, "backgroundColor") for swatch in swatches}) == 4
+    lines = [button.evaluate(drawn, "outlineStyle") for button in page.locator(".ranges button").all()]
+    assert sorted(lines) == ["none", "none", "solid"]
+
+
 def test_another_device_enters_the_key_once_and_sees_the_same_chats(
     house: Server, home: Page, open_context: Callable[..., Any]
 ) -> None:

@@ -22,7 +22,7 @@ def test_while_the_model_loads_the_page_shows_it_and_can_be_written_in(slow_serv
     page.goto(slow_server.url)
     page.wait_for_selector(".welcome [role=progressbar][aria-valuenow]")
     shown = page.locator(".welcome").inner_text()
-    assert "Downloading · package index" in shown
+    assert "Downloading · Python package index" in shown
     assert re.search(r"\d+ MiB / 89 MiB", shown)
     page.wait_for_selector(".machine")
     assert "memory free" in page.locator(".machine").inner_text()

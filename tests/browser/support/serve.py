@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         begun = time.monotonic()
         total = 92_871_040
         while (folder / "slow").exists():
-            report("downloading", min(total, int((time.monotonic() - begun) * 9e6)), total, "package index")
+            report("downloading", min(total, int((time.monotonic() - begun) * 9e6)), total, "Python package index")
             time.sleep(0.05)
         return ScriptedEngine(script)
 
