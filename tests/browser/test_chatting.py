@@ -25,6 +25,16 @@ def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
     assert "Scripted-135M" in page.locator(".chip").inner_text()
 
 
+def test_the_line_of_figures_says_how_many_guesses_were_right(page: Page) -> None:
+    send(page, "guess 40 30 so much was guessed")
+    wait_for_end(page)
+    assert "draft 75% right" in reply(page).locator(".figures").inner_text()
+    send(page, "echo nothing guessed")
+    page.locator("article.reply").nth(1).wait_for()
+    wait_for_end(page)
+    assert "draft" not in reply(page).locator(".figures").inner_text()
+
+
 def test_markdown_is_drawn_with_code_tables_and_formulas(page: Page) -> None:
     send(page, "story")
     wait_for_end(page)

@@ -26,7 +26,8 @@ from octavo.engine.stream import EventStream, RequestHandle
 from octavo.engine.text.reasoning import ReasoningFormat
 from octavo.engine.text.template import ChatTemplate
 
-Piece = str | tuple[str, str] | tuple[str, int, int]  # text, ("reasoning", text) or ("read", done, total)
+# text, ("reasoning", text), ("read", done, total) or ("guess", drafted, accepted)
+Piece = str | tuple[str, str] | tuple[str, int, int]
 PIECES_PER_S = 60
 PAGES, PAGE_SIZE = 400, 16
 
@@ -40,6 +41,7 @@ class _Running:
     submitted_s: float
     first_s: float | None = None
     tokens: list[int] = field(default_factory=list)
+    guessed: tuple[int, int] = (0, 0)  # tokens that were drafted, and those that were accepted
 
 
 class ScriptedEngine:
@@ -167,6 +169,9 @@ class ScriptedEngine:
             _, done, total = piece
             self._emit(running, PrefillProgress(running.id, int(done), int(total), int(total) // 3))
             return
+        if isinstance(piece, tuple) and piece[0] == "guess":
+            running.guessed = (int(piece[1]), int(piece[2]))
+            return
         running.first_s = running.first_s or time.monotonic()
         running.tokens.append(0)
         self._said += 1
@@ -181,7 +186,7 @@ class ScriptedEngine:
         first_s = running.first_s or now
         count = len(running.tokens)
         speed = (count - 1) / (now - first_s) if count > 1 and now > first_s else 0.0
-        usage = Usage(running.prompt_tokens, running.prompt_tokens // 2, count)
+        usage = Usage(running.prompt_tokens, running.prompt_tokens // 2, count, *running.guessed)
         timings = Timings(0.0, first_s - running.submitted_s, now - running.submitted_s, speed)
         self._emit(running, Finished(running.id, reason, usage, timings, error=error))
 

@@ -57,7 +57,7 @@ def words(text: str) -> list[str]:
 
 def script(message: str) -> Iterator[Piece]:
     """clock N: the time in ms, N times · echo TEXT · say TEXT: in one piece · read N TEXT: N steps of reading first ·
-    think TEXT · ponder TEXT: reasoning alone · fail · long · book: the same, fast · novel N M: N characters fast, then
+    think TEXT · ponder TEXT: reasoning alone · guess DRAFTED ACCEPTED TEXT · fail · long · book: the same, fast · novel N M: N characters fast, then
     M pieces · anything else: a story."""
     command, _, rest = message.strip().partition(" ")
     if command == "clock":
@@ -85,6 +85,10 @@ def script(message: str) -> Iterator[Piece]:
     elif command == "ponder":
         for piece in words(rest):
             yield ("reasoning", piece)
+    elif command == "guess":
+        drafted, accepted, text = rest.split(" ", 2)
+        yield ("guess", int(drafted), int(accepted))
+        yield from words(text)
     elif command == "fail":
         yield "Half of"
         raise ValueError("The scores were not numbers.")
