@@ -57,8 +57,8 @@ def words(text: str) -> list[str]:
 
 def script(message: str) -> Iterator[Piece]:
     """clock N: the time in ms, N times · echo TEXT · say TEXT: in one piece · read N TEXT: N steps of reading first ·
-    think TEXT · ponder TEXT: reasoning alone · guess DRAFTED ACCEPTED TEXT · fail · long · book: the same, fast · novel N M: N characters fast, then
-    M pieces · anything else: a story."""
+    think TEXT · ponder TEXT: reasoning alone · guess DRAFTED ACCEPTED TEXT · fail · long · book: the same, fast ·
+    novel N M: N characters fast, then M pieces · anything else: a story."""
     command, _, rest = message.strip().partition(" ")
     if command == "clock":
         for _ in range(int(rest)):
