@@ -66,6 +66,10 @@ class Runner(Protocol):
 
     def launch(self, plan: StepPlan) -> Pending: ...
 
+    def can_continue(self, plan: StepPlan) -> bool:
+        """Whether a step may begin where this one with guesses, launched last, ends."""
+        ...
+
     def prepare_next(self) -> bool: ...
 
 
@@ -216,11 +220,12 @@ class EngineCore:
         while self._may_launch():
             asked = self._clock()
             guesses = self._guesses()
-            if guesses is None:
+            behind = self._checking()
+            if guesses is None or (behind is not None and not guesses):
                 return False
             repeats = self._checks() if guesses else self._repeats()
             plan = scheduler.schedule(
-                self._clock(), may_preempt=not self._flights, max_repeats=repeats, guesses=guesses
+                self._clock(), may_preempt=not self._flights, max_repeats=repeats, guesses=guesses, behind=behind
             )
             if plan is None:
                 if scheduler.running and not self._flights:
@@ -253,7 +258,14 @@ class EngineCore:
 
     def _has_room_ahead(self) -> bool:
         flights = self._flights
-        return not (len(flights) > self._runner.run_ahead or self.scheduler.stalled or flights[-1].plan.num_guesses)
+        behind = self._checking()
+        if behind is not None and not (len(flights) == 1 and self._runner.can_continue(behind)):
+            return False
+        return not (len(flights) > self._runner.run_ahead or self.scheduler.stalled)
+
+    def _checking(self) -> StepPlan | None:
+        """The newest step under way, if it checks guesses."""
+        return self._flights[-1].plan if self._flights and self._flights[-1].plan.num_guesses else None
 
     def _too_early_s(self) -> float:
         """How much longer what is under way should take than may be queued."""
@@ -283,6 +295,8 @@ class EngineCore:
         try:
             if not self._flights:
                 return speculator.propose(decoding, self._checks())
+            if self._checking() is not None:
+                return speculator.propose_further(decoding, self._flights[0].plan.repeats, self._checks())
             return None if speculator.is_promising(decoding) else {}
         except Exception:  # a guess is never worth a reply
             log.exception("tokens could not be guessed; from here on they are computed one at a time")
@@ -296,7 +310,7 @@ class EngineCore:
         return max(1, min(self._runner.max_repeats, round(REPEATED_S / max(step_s, 1e-6))))
 
     def _checks(self) -> int:
-        """How often guesses may be checked before the results are looked at: nothing is queued behind them."""
+        """How often guesses may be checked before the results are looked at."""
         step_s = self.scheduler.budget.estimate_s(0) if self._check_s is None else self._check_s
         if step_s is None:
             return 1
@@ -351,6 +365,7 @@ class EngineCore:
 
     def _take(self, live: _Live, work: RowWork, result: StepResult, index: int) -> None:
         request = work.request
+        work = work.placed(len(request.tokens))
         tokens, finite = result.tokens[index], result.finite[index]
         if finite and work.samples and (not tokens or work.begin + work.certain != len(request.tokens)):
             raise RuntimeError(f"{len(tokens)} tokens for {work.begin + work.certain} came at {len(request.tokens)}")

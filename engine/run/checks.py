@@ -66,10 +66,11 @@ class _State:
     tables: tuple[Tensor, ...]  # int32 [rows * places, pages], one a cache group
     layout: Layout
     packet: Tensor
-    staged: Tensor
-    parts: dict[str, NDArray[np.int64]]  # of the staged packet
+    told: int  # where the part of the packet begins that only the host writes
+    staged: list[tuple[Tensor, dict[str, NDArray[np.int64]]]]  # and by parts: one for each of two steps under way
     host_tables: list[NDArray[np.int32]]
     seen: list[tuple[int, int, int]] = field(default_factory=list)  # (row, epoch, pages_changed) of each row's tables
+    turn: int = 0  # steps launched
 
 
 @dataclass(slots=True)
@@ -104,12 +105,21 @@ class CheckGraphs:
         self._max_rows, self._context_length = max_rows, context_length
         self._states: dict[tuple[int, int], _State] = {}
         self._captured: dict[tuple[int, int, Kind], _Captured | None] = {}  # None: capture failed
+        self._last: tuple[StepPlan, tuple[int, int, Kind]] | None = None  # what was launched last, and from which graph
+
+    def can_continue(self, plan: StepPlan) -> bool:
+        """Whether a step may begin where this one, launched last, ends."""
+        return self._last is not None and self._last[0] is plan
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Checked | None:
         """Starts a step with guesses, as often as the plan says. `tables` are up to date with it."""
         rows = bucket_of(len(plan.rows), self._max_rows)
         places = places_of(max(len(work.draft) for work in plan.rows), rows)
         key = (rows, places, kind)
+        if plan.continues:
+            assert self._last is not None
+            key = rows, places, kind = self._last[1]
+        self._last = None
         if key not in self._captured and len(self._captured) < MOST_GRAPHS:
             # at once: nothing else is under way, and checks without a graph are so slow that none would follow
             self._captured[key] = self._capture(rows, places, kind)
@@ -124,18 +134,20 @@ class CheckGraphs:
             captured.graph.replay()
             logits = captured.logits.view(rows, places, -1)[:count]
             return Checked(None, logits, state.places.positions.view(rows, places)[:count] + 1, stopwatch)
+        self._last = plan, key
         for _ in range(plan.repeats):
             captured.graph.replay()
         return Checked(state.rows.ring[: plan.repeats, :count], None, None, stopwatch)
 
     def _bring_up(self, state: _State, plan: StepPlan, tables: PageTables) -> None:
-        """Writes what the rows are to check. Nothing is under way that could still read what the last step was told."""
-        state.staged.zero_()
-        parts = state.parts
+        """Writes what the rows are to check; of a step that continues, the device knows where each row is."""
+        staged, parts = state.staged[state.turn % 2]  # the step before the last one is done
+        state.turn += 1
+        staged.zero_()
         parts["rows"][:] = self._max_rows
         parts["stops"][:] = -1
         for place, work in enumerate(plan.rows):
-            guesses, request = (*work.draft, *work.beyond), work.request
+            guesses, request = (*work.draft, *work.beyond)[: parts["guesses"].shape[1]], work.request
             parts["rows"][place] = work.row
             parts["positions"][place] = work.begin
             parts["caps"][place] = request.limit - 1
@@ -145,7 +157,8 @@ class CheckGraphs:
             parts["guesses"][place, : len(guesses)] = guesses
             ends = list(request.end_ids)[:STOP_IDS]
             parts["stops"][place, : len(ends)] = ends
-        state.packet.copy_(state.staged, non_blocking=True)
+        begin = state.told if plan.continues else 0
+        state.packet[begin:].copy_(staged[begin:], non_blocking=True)
         seen = [(work.row, work.epoch, work.request.pages_changed) for work in plan.rows]
         stale = [at for at, known in enumerate(seen) if at >= len(state.seen) or state.seen[at] != known]
         state.seen = seen
@@ -184,15 +197,15 @@ class CheckGraphs:
         return logits, (plan, hidden)
 
     def _make_state(self, rows: int, places: int) -> _State:
-        device, size, most = self._model.device, rows * places, MAX_CHECKS * places
+        device, size, most = self._model.device, rows * places, 2 * MAX_CHECKS * places
         shapes = {
-            "rows": (rows,), "positions": (rows,), "caps": (rows,), "windows": (rows,), "firsts": (rows,),
-            "counts": (rows,), "guesses": (rows, most), "stops": (rows, STOP_IDS), "turn": (1,),
+            "rows": (rows,), "positions": (rows,), "caps": (rows,), "stops": (rows, STOP_IDS),
+            "turn": (1,), "windows": (rows,), "firsts": (rows,), "counts": (rows,), "guesses": (rows, most),
         }  # fmt: skip
         lengths = {name: -(-int(np.prod(shape)) // 2) * 2 for name, shape in shapes.items()}  # from 16 bytes to 16
         begins = dict(zip(shapes, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
         packet = torch.zeros(sum(lengths.values()), dtype=torch.int64, device=device)
-        staged = torch.zeros(packet.shape, dtype=torch.int64).pin_memory()
+        staged = [torch.zeros(packet.shape, dtype=torch.int64).pin_memory() for _ in range(2)]
 
         def part(whole: Tensor, name: str) -> Tensor:
             shape = shapes[name]
@@ -227,7 +240,7 @@ class CheckGraphs:
             tables=tables,
             layout=layout,
             packet=packet,
-            staged=staged,
-            parts={name: part(staged, name).numpy() for name in shapes},
+            told=begins["turn"],
+            staged=[(host, {name: part(host, name).numpy() for name in shapes}) for host in staged],
             host_tables=[np.zeros((size, pages), dtype=np.int32) for _ in tables],
         )

@@ -90,6 +90,10 @@ class ModelRunner:
             raise PlanAgain
         return self._launch_eagerly(plan, sampling, scoring)
 
+    def can_continue(self, plan: StepPlan) -> bool:
+        """Whether a step may begin where this one with guesses, launched last, ends."""
+        return self._checks is not None and self._checks.can_continue(plan)
+
     @torch.inference_mode()
     def prepare_next(self) -> bool:
         """Captures one graph that is likely to be needed or was missed; False if there is none. For idle times."""
@@ -199,7 +203,8 @@ class ModelRunner:
         self._tables.update(plan)
         checked = None
         if self._checks is not None:
-            self._feed(plan)
+            if not plan.continues:
+                self._feed(plan)
             checked = self._checks.launch(plan, self._tables, self._sampler.kind(rows))
         if checked is not None and checked.outputs is not None:
             return PendingChecks(plan, Download([checked.outputs]), self._take_errors(), checked.stopwatch)

@@ -18,9 +18,10 @@ class RowWork(NamedTuple):  # made for every row of every step: a tuple is made 
 
     `draft`: the last so many of its tokens are guesses that the step checks, sampling after the token before them and
     after each. `beyond`: guesses behind those, for a step that checks several times before anybody looks, each time as
-    many as `draft` has from where the time before ended; a step may also check once and leave them. A repeated decode
-    step goes on for up to `repeats` tokens. `epoch` is the request's when the step was planned: a result is taken only
-    while it still is (a request that was preempted or ended does not notice).
+    many as `draft` has from where the time before ended; a step may also check once and leave them. In a step that goes
+    on from one under way, `begin` is where the text ended when it was planned, and guesses follow that. A repeated
+    decode step goes on for up to `repeats` tokens. `epoch` is the request's when the step was planned: a result is
+    taken only while it still is (a request that was preempted or ended does not notice).
     """
 
     request: Request
@@ -37,6 +38,15 @@ class RowWork(NamedTuple):  # made for every row of every step: a tuple is made 
     def certain(self) -> int:
         """Tokens of `count` that are no guesses."""
         return self.count - len(self.draft)
+
+    def placed(self, length: int) -> RowWork:
+        """The same work of a text that had so many tokens when it began: what it checked is among the later guesses."""
+        behind = length - 1 - self.begin
+        if not self.open_ended or behind == 0:
+            return self
+        guesses = (*self.draft, *self.beyond)[behind:]
+        draft, beyond = guesses[: len(self.draft)], guesses[len(self.draft) :]
+        return self._replace(begin=length - 1, count=1 + len(draft), draft=draft, beyond=beyond)
 
     @property
     def row(self) -> int:
@@ -56,11 +66,13 @@ class Guesses(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """Rows of one flat batch; the first `num_decode_rows` have one token each. A step of decode rows alone, or of rows
-    with guesses, may be run `repeats` times in a row, each time on the tokens of the time before."""
+    with guesses, may be run `repeats` times in a row, each time on the tokens of the time before. One that `continues`
+    has the rows of the step with guesses before it and begins where that ends, whose results nobody has seen yet."""
 
     rows: tuple[RowWork, ...]
     num_decode_rows: int
     repeats: int = 1
+    continues: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -88,15 +88,19 @@ class Scheduler:
         may_preempt: bool = True,
         max_repeats: int = 1,
         guesses: Mapping[str, Guesses] | None = None,
+        behind: StepPlan | None = None,
     ) -> StepPlan | None:
         """Plans the next step, or None if nothing can run.
 
         While steps are under way no one can be preempted: then `may_preempt` is False, and a plan that would have to
         says so by `stalled`. `guesses` are to be checked, by request id, up to `max_repeats` times in a row; what they
-        need is never taken from others, and no further step may be planned until this one's results are in.
+        need is never taken from others, and until the step's results are in only one that goes on from it may be
+        planned: then `behind` is the step under way, and None is the answer if its rows are no longer those that run.
         """
         self.stalled = False
         self._may_preempt = may_preempt
+        if behind is not None:
+            return self._continuing(behind, guesses or {}, max_repeats)
         if not (self.waiting and self._free_rows) and (guesses or max_repeats > 1):
             plan = self._checking(guesses, max_repeats) if guesses else self._repeated(max_repeats)
             if plan is not None:
@@ -174,6 +178,25 @@ class Scheduler:
             work.request.len_planned = work.begin + 2
         works.sort(key=lambda work: work.count != 1)
         return StepPlan(tuple(works), sum(work.count == 1 for work in works), checks)
+
+    def _continuing(self, behind: StepPlan, guesses: Mapping[str, Guesses], checks: int) -> StepPlan | None:
+        """The step with guesses that begins where one under way ends."""
+        epochs = {work.request.id: work.epoch for work in behind.rows}
+        if {request.id: request.epoch for request in self.running} != epochs:
+            return None
+        works = []
+        for index, before in enumerate(behind.rows):
+            request, found = before.request, guesses.get(before.request.id)
+            tokens, window = ((), 0) if found is None or index < behind.num_decode_rows else found
+            draft, beyond = tokens[:window], tokens[window:]
+            begin = len(request.tokens) - 1
+            works.append(before._replace(begin=begin, count=1 + len(draft), draft=draft, beyond=beyond))
+        longest = max(max(work.count, before.count) for work, before in zip(works, behind.rows, strict=True))
+        if not any(work.draft for work in works) or not self._reserve_for_checks(
+            [work._replace(count=longest) for work in works], behind.repeats + checks
+        ):
+            return None
+        return StepPlan(tuple(works), behind.num_decode_rows, checks, continues=True)
 
     def _reserve_for_checks(self, works: Sequence[RowWork], checks: int) -> bool:
         """Gives rows the pages for all that so many checks could write."""

@@ -64,6 +64,20 @@ class Speculator:
         self._waiting.clear()
         return guesses
 
+    def propose_further(self, running: Sequence[Request], under_way: int, checks: int) -> Mapping[str, Guesses]:
+        """Guesses for up to so many checks behind those under way, whose results nobody has seen: they follow the text
+        as it is known, so that the first of them are for what is being checked."""
+        guesses = {}
+        for request in running:
+            chance = self._guessing.get(request.id, 0.0)
+            size = self._size(request, chance)
+            if size > 0 and self._checks(request, size, under_way + checks) > under_way:
+                room = request.limit - len(request.tokens) - 1
+                count = min(room, (under_way + checks) * (size + 1) - 1)
+                if tokens := self.drafter.beyond(request, 0, count):
+                    guesses[request.id] = Guesses(tokens, size)
+        return guesses
+
     def observe(self, request: Request, guessed: int, right: int) -> None:
         """What a check of a request's guesses came to."""
         cost = self._cost.of_rows(self._rows)
@@ -96,12 +110,17 @@ class Speculator:
 
     def _beyond(self, request: Request, guessed: int, checks: int) -> tuple[int, ...]:
         """What further checks of the same step look at."""
-        if not self._always:
-            chance, cost = self._guessing[request.id], self._cost.of_rows(self._rows)
-            checks = self._window(request).checks(guessed, checks, len(request.tokens), chance, cost)
+        checks = self._checks(request, guessed, checks)
         room = request.limit - len(request.tokens) - 1 - guessed
         count = min(room, (checks - 1) * (guessed + 1))
         return self.drafter.beyond(request, guessed, count) if count > 0 else ()
+
+    def _checks(self, request: Request, guessed: int, most: int) -> int:
+        """How often in a row so many guesses may be checked before anybody looks."""
+        if self._always:
+            return most
+        chance, cost = self._guessing[request.id], self._cost.of_rows(self._rows)
+        return self._window(request).checks(guessed, most, len(request.tokens), chance, cost)
 
     def _wait_no_more(self, request: Request) -> None:
         """If the step waited for this request's guess, it did so in vain."""

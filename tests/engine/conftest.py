@@ -106,8 +106,8 @@ class FakeRunner:
             text = self._text(work)
             if self._is_closed(work) or len(text) >= work.request.limit:
                 continue
-            done = len(tokens[index])
-            guesses = (*work.draft, *work.beyond)[done : done + len(work.draft)]
+            at = len(text) - 1 - work.begin
+            guesses = (*work.draft, *work.beyond)[at : at + len(work.draft)]
             guesses = guesses[: work.request.limit - len(text) - 1]
             self._write(work.request, [*text, *guesses], len(text) - 1, 1 + len(guesses))
             checks.append((index, work, text, guesses))
@@ -128,6 +128,9 @@ class FakeRunner:
         said.append(text[-1])
         if text[-1] in work.request.end_ids:
             self._closed.add(work.epoch)
+
+    def can_continue(self, plan: StepPlan) -> bool:
+        return plan is self.steps[-1] and self.max_checks > 1
 
     def prepare_next(self) -> bool:
         return False

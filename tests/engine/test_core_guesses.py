@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -59,6 +60,25 @@ def test_guesses_are_checked_several_times_before_anybody_looks(
         assert counters.accepted_tokens == sum(usage.accepted_tokens for usage in usages)
         share = counters.accepted_tokens / counters.draft_tokens
         assert share > 0.95 if right == 1.0 else 0.2 < share < 0.5  # of three in a row, each right half of the time
+
+
+def test_a_step_with_guesses_goes_on_from_one_under_way(harness: Make, fake_greedy: Greedy) -> None:
+    h = harness(run_ahead=1, tick=1e-6, pages=200, max_checks=3, speculator=Speculator(Oracle(3, 0.7), 3, always=True))
+    for index in range(3):
+        h.submit(f"r{index}", [index, 5, 6], 60 + 10 * index)
+    for _ in range(4):
+        h.step()
+    h.submit("late", [9, 9], 20)
+    h.run()
+    for name, prompt, count in [("late", [9, 9], 20)] + [(f"r{i}", [i, 5, 6], 60 + 10 * i) for i in range(3)]:
+        assert h.tokens(name) == fake_greedy(prompt, count)
+        usage = h.finished(name).usage
+        assert 0 < usage.accepted_tokens < usage.draft_tokens
+    plans = h.runner.steps
+    late = next(at for at, plan in enumerate(plans) if any(work.request.id == "late" for work in plan.rows))
+    assert sum(plan.continues for plan in plans[:late]) >= 1
+    assert sum(plan.continues for plan in plans[late:]) >= 2
+    assert all(before.num_guesses for before, plan in pairwise(plans) if plan.continues)
 
 
 def test_a_rows_tokens_tell_how_its_checks_went() -> None:
