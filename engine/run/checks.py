@@ -17,12 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.engine.attention.base import AttentionBackend, AttentionStep, Layout
-from octavo.engine.memory.kv_cache import KVCache
-from octavo.engine.model.base import CausalModel
-from octavo.engine.run.graphs import STOP_IDS, GraphPool, bucket_of, patch_tables
+from octavo.engine.attention.base import AttentionStep, Layout
+from octavo.engine.run.graphs import STOP_IDS, GraphParts, bucket_of, patch_tables
 from octavo.engine.run.step import PageTables
-from octavo.engine.sample.sampler import Kind, Sampler
+from octavo.engine.sample.sampler import Kind
 from octavo.engine.schedule.plan import StepPlan
 from octavo.engine.transfer import Stopwatch
 
@@ -81,28 +79,16 @@ class _Captured:
 
 
 class CheckGraphs:
-    """Runs steps with guesses from graphs; `launch` returns None where a step must run eagerly.
+    """Runs steps with guesses from graphs; `launch` returns None where a step must run eagerly. Every row's newest token
+    on the device must be that of the plan then."""
 
-    `last_tokens` int64 [rows + 1]: each row's newest token, which must be that of the plan when it is launched.
-    """
-
-    def __init__(
-        self,
-        model: CausalModel,
-        backend: AttentionBackend,
-        cache: KVCache,
-        sampler: Sampler,
-        last_tokens: Tensor,
-        pool: GraphPool,
-        max_rows: int,
-        context_length: int,
-    ) -> None:
+    def __init__(self, parts: GraphParts) -> None:
         from octavo.kernels import checks, rows
 
         self._kernels, self._patch = checks, rows.patch
-        self._model, self._backend, self._cache, self._sampler = model, backend, cache, sampler
-        self._last_tokens, self._pool = last_tokens, pool
-        self._max_rows, self._context_length = max_rows, context_length
+        self._model, self._backend, self._cache = parts.model, parts.backend, parts.cache
+        self._sampler, self._last_tokens, self._pool = parts.sampler, parts.last_tokens, parts.pool
+        self._max_rows, self._context_length = parts.max_rows, parts.context_length
         self._states: dict[tuple[int, int], _State] = {}
         self._captured: dict[tuple[int, int, Kind], _Captured | None] = {}  # None: capture failed
         self._last: tuple[StepPlan, tuple[int, int, Kind]] | None = None  # what was launched last, and from which graph

@@ -105,6 +105,20 @@ class GraphPool:
         return graph, kept
 
 
+@dataclass(frozen=True, slots=True)
+class GraphParts:
+    """What captured steps are made of. `last_tokens` int64 [rows + 1]: each row's newest token."""
+
+    model: CausalModel
+    backend: AttentionBackend
+    cache: KVCache
+    sampler: Sampler
+    last_tokens: Tensor
+    pool: GraphPool
+    max_rows: int
+    context_length: int
+
+
 class Outputs:
     """The tokens a launched step leaves on the device, and since when it runs.
 
@@ -148,33 +162,20 @@ class Outputs:
 
 
 class DecodeGraphs:
-    """Runs decode steps from graphs; `launch` returns None where a step must run eagerly.
+    """Runs decode steps from graphs; `launch` returns None where a step must run eagerly. Every row's newest token is
+    kept by whoever samples."""
 
-    `last_tokens` int64 [rows + 1]: each row's newest token, kept by whoever samples.
-    """
-
-    def __init__(
-        self,
-        model: CausalModel,
-        backend: AttentionBackend,
-        cache: KVCache,
-        sampler: Sampler,
-        last_tokens: Tensor,
-        pool: GraphPool,
-        max_rows: int,
-        context_length: int,
-    ) -> None:
+    def __init__(self, parts: GraphParts) -> None:
         from octavo.kernels import rows as row_kernels
 
         self._kernels = row_kernels
-        self._model, self._backend, self._cache, self._sampler = model, backend, cache, sampler
-        self._last_tokens = last_tokens
-        self._max_rows, self._context_length = max_rows, context_length
+        self._model, self._backend, self._cache = parts.model, parts.backend, parts.cache
+        self._sampler, self._last_tokens, self._pool = parts.sampler, parts.last_tokens, parts.pool
+        self._max_rows, self._context_length = parts.max_rows, parts.context_length
         self._states: dict[int, _State] = {}
         # by rows, kind, and whether some rows share pages; None: capture failed, runs eagerly
         self._captured: dict[tuple[int, Kind, bool], _Captured | None] = {}
         self._wanted: list[tuple[int, Kind, bool]] = []
-        self._pool = pool
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> Outputs | None:
         """Starts a step of decode rows, as often as the plan says. `tables` are up to date with the plan."""

@@ -15,12 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.engine.attention.base import AttentionBackend, AttentionStep, Layout
-from octavo.engine.memory.kv_cache import KVCache
-from octavo.engine.model.base import CausalModel
-from octavo.engine.run.graphs import STOP_IDS, GraphPool, bucket_of
+from octavo.engine.attention.base import AttentionStep, Layout
+from octavo.engine.run.graphs import STOP_IDS, GraphParts, bucket_of
 from octavo.engine.run.step import UNKNOWN, PageTables
-from octavo.engine.sample.sampler import Kind, Sampler
+from octavo.engine.sample.sampler import Kind
 from octavo.engine.schedule.plan import StepPlan
 from octavo.engine.transfer import Stopwatch, upload
 
@@ -131,27 +129,17 @@ class _Captured:
 class MixedGraphs:
     """Runs steps with prompt tokens from graphs; `launch` returns None where a step must run eagerly."""
 
-    def __init__(
-        self,
-        model: CausalModel,
-        backend: AttentionBackend,
-        cache: KVCache,
-        sampler: Sampler,
-        last_tokens: Tensor,
-        pool: GraphPool,
-        max_rows: int,
-        context_length: int,
-    ) -> None:
+    def __init__(self, parts: GraphParts) -> None:
         from octavo.kernels import rows as row_kernels
 
         self._kernels = row_kernels
-        self._model, self._backend, self._cache, self._sampler = model, backend, cache, sampler
-        self._last_tokens, self._pool = last_tokens, pool
-        self._max_rows, self._context_length = max_rows, context_length
+        self._model, self._backend, self._cache = parts.model, parts.backend, parts.cache
+        self._sampler, self._last_tokens, self._pool = parts.sampler, parts.last_tokens, parts.pool
+        self._max_rows, self._context_length = parts.max_rows, parts.context_length
         self._buffers: dict[Bucket, _Buffers] = {}
         self._captured: dict[tuple[Bucket, Kind], _Captured | None] = {}  # None: to be captured, or failed
         self._wanted: list[tuple[Bucket, Kind]] = []
-        self._most_tokens = HOST_BOUND_BYTES // max(1, model.weight_bytes)
+        self._most_tokens = HOST_BOUND_BYTES // max(1, parts.model.weight_bytes)
 
     def launch(self, plan: StepPlan, tables: PageTables, kind: Kind) -> MixedOutputs | None:
         """Starts a step that has prompt rows. `tables` are up to date with the plan."""

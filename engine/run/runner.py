@@ -13,7 +13,7 @@ from octavo.engine.memory.kv_cache import KVCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.request import SamplingParams
 from octavo.engine.run.checks import MAX_CHECKS, CheckGraphs
-from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphPool
+from octavo.engine.run.graphs import MAX_REPEATS, DecodeGraphs, GraphParts, GraphPool
 from octavo.engine.run.mixed import Bucket, MixedGraphs
 from octavo.engine.run.pending import PendingCheck, PendingChecks, PendingStep
 from octavo.engine.run.step import NOT_FINITE, UNKNOWN, PageTables, StepInputs, make_inputs
@@ -63,8 +63,11 @@ class ModelRunner:
         self._mixed: MixedGraphs | None = None
         self._checks: CheckGraphs | None = None
         if usable:
-            parts = (model, backend, cache, self._sampler, self._last_tokens, GraphPool(), max_running, context_length)
-            self._graphs, self._mixed, self._checks = DecodeGraphs(*parts), MixedGraphs(*parts), CheckGraphs(*parts)
+            pool = GraphPool()
+            parts = GraphParts(
+                model, backend, cache, self._sampler, self._last_tokens, pool, max_running, context_length
+            )
+            self._graphs, self._mixed, self._checks = DecodeGraphs(parts), MixedGraphs(parts), CheckGraphs(parts)
         self._to_prepare = list(FIRST_GRAPHS) if usable else []
         self.run_ahead = 1 if model.device.type == "cuda" else 0
         self.max_repeats = MAX_REPEATS if usable else 1

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from octavo.engine.run.graphs import OWN_GRAPHS, DecodeGraphs, bucket_of
+from octavo.engine.run.graphs import OWN_GRAPHS, DecodeGraphs, GraphParts, bucket_of
 
 
 @pytest.fixture
 def graphs() -> DecodeGraphs:
-    parts: list[Any] = [None] * 6
-    return DecodeGraphs(*parts, 256, 1024)
+    nothing: list[Any] = [None] * 6
+    return DecodeGraphs(GraphParts(*nothing, 256, 1024))
 
 
 A_GRAPH: Any = object()
