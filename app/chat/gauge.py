@@ -42,10 +42,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A chat with an empty turn at its end: its tokens, and those of its turns."""
+    """A chat with an empty turn at its end: its tokens, the estimates by which turns are left out, and what each turn
+    takes, which together is exact."""
 
     tokens: int
     sizes: tuple[int, ...]
+    takes: tuple[float, ...]
 
 
 class ContextGauge:
@@ -77,7 +79,7 @@ class ContextGauge:
         left_out, used = 0, total
         if total > most and len(frame.sizes) > 1:
             for left_out in cuts(frame.sizes, total - most, window):
-                used = total - sum(frame.sizes[:left_out])
+                used = round(total - sum(frame.takes[:left_out]))
                 if used <= most:
                     break
         return Reading(frame.tokens, written, used, window, left_out, used >= window)
@@ -115,9 +117,13 @@ def _measured(engine: Engine, turns: Sequence[Message]) -> _Frame:
     whole = [*turns, Message("", chat, "user", "")]
     groups = turn_groups(whole)
     sizes = tuple(sum(message_tokens(template, message) for message in group) for group in groups)
-    kept = [turn for turn in whole if turn.role == "system"] + [turn for group in groups for turn in group]
+    system = [turn for turn in whole if turn.role == "system"]
+    earlier = [turn for group in groups[:-1] for turn in group]
     try:
-        tokens = len(template.render([as_sent(turn) for turn in kept]).ids)
+        tokens = len(template.render([as_sent(turn) for turn in (*system, *earlier, *groups[-1])]).ids)
+        alone = len(template.render([as_sent(turn) for turn in (*system, *groups[-1])]).ids) if earlier else tokens
     except OctavoError:  # a template that refuses an empty turn: an estimate
-        tokens = sum(message_tokens(template, message) for message in kept)
-    return _Frame(tokens, sizes)
+        tokens = sum(message_tokens(template, message) for message in (*system, *earlier, *groups[-1]))
+        return _Frame(tokens, sizes, sizes)
+    missing = (tokens - alone - sum(sizes[:-1])) / max(1, len(earlier))  # by which the estimate of a message is wrong
+    return _Frame(tokens, sizes, tuple(size + missing * len(group) for size, group in zip(sizes, groups)))
