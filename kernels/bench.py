@@ -24,6 +24,7 @@ from octavo.kernels import (
     activation,
     decode_attention,
     dense_attention,
+    gguf_decode,
     head_argmax,
     paged_attention,
     quant_decode,
@@ -33,8 +34,10 @@ from octavo.kernels import (
     skinny_linear,
 )
 from octavo.kernels.attention_rope import NewTokens
+from octavo.kernels.bench_blocks import MIX, chain, random_blocks
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import device_traits
+from octavo.kernels.gguf_weight import KINDS, BlockWeight
 from octavo.kernels.kv_format import KVScales, head_bytes, quantize
 from octavo.kernels.paged_attention import AttentionShape
 from octavo.kernels.quant_weight import CodedWeight, words_of
@@ -43,6 +46,7 @@ LAYER_8B = AttentionShape(32, 8, 128, 128, 128**-0.5)
 LAYER_HALF_B = AttentionShape(14, 2, 64, 64, 64**-0.5)
 ROTATED_BYTES = 512 << 20  # buffers rotated through: several times any L2 cache
 PAGE_SIZE = 16
+CODES = ("int4", "int8", "e4m3")
 
 
 def measure(launches: list[Callable[[], object]], replays: int = 20) -> float:
@@ -245,7 +249,9 @@ def product_cases(
 
 
 def random_codes(code: str, outs: int, size: int) -> CodedWeight:
-    """A weight [outs, size] in int4 with groups of 128 and shifts, or in 8-bit codes with a scale a row."""
+    """A weight [outs, size] in int4 with groups of 128 and shifts, in 8-bit codes with a scale a row, or in blocks."""
+    if code in KINDS:
+        return random_blocks(code, outs, size)
     if code == "int4":
         words = torch.randint(-32768, 32768, (outs, words_of(size)), dtype=torch.int16, device="cuda")
         scale = torch.rand(outs, -(-size // 128), device="cuda").bfloat16() * size**-0.5
@@ -287,7 +293,7 @@ def coded_cases(
         ("o", hidden, hidden, partial(added, attended)),
         ("gate, up", 2 * inner, hidden, partial(normed, act="silu")),
         ("down", hidden, inner, partial(added, gated)),
-        ("decoding gate, up", 2 * inner, hidden, lambda weight: quant_decode.decode(weight, dtype)),
+        ("decoding gate, up", 2 * inner, hidden, partial(_decoded, dtype=dtype)),
     ]
     for label, outs, size, launch in cases:
         weights = [random_codes(code, outs, size)]
@@ -297,15 +303,37 @@ def coded_cases(
         yield label, seconds, moved / seconds / 1e9
 
 
-def print_codes(dtype: torch.dtype) -> None:
-    """A line a code and number of rows, at the shape of an 8B model."""
+def _decoded(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+    if isinstance(weight, BlockWeight):
+        return gguf_decode.decode_planes(weight, dtype)
+    return quant_decode.decode(weight, dtype)
+
+
+def print_codes(dtype: torch.dtype, codes: list[str]) -> None:
+    """A line a code and number of rows, at the shape of an 8B model; then GGUF blocks by whole layers."""
     print(f"\nproducts by codes, one layer of 8B, {dtype}: microseconds (GB/s of the codes), and those of a layer")
-    for code in ("int4", "int8", "e4m3"):
+    for code in codes:
+        if code == MIX:
+            continue
         for rows in (1, 2, 8, 16, 64):
             cases = list(coded_cases(code, rows, 4096, 14336, 6144, dtype))
             line = "   ".join(f"{label}: {s * 1e6:.1f} ({g:,.0f})" for label, s, g in cases)
             layer = sum(seconds for _, seconds, _ in cases[:-1])
             print(f"{code:<5} {rows:>2} rows   {line}   layer: {layer * 1e6:.1f}", flush=True)
+    print("\n8 layers of these products in their order, without attention: microseconds a layer (GB/s of the blocks)")
+    for code in codes:
+        for rows in (1, 8, 64) if code in (*KINDS, MIX) else ():
+            launch, moved = chain(code, rows, 8, dtype)
+            seconds = measure([launch] * 2) / 8
+            print(f"{code:<6} {rows:>2} rows   {seconds * 1e6:.1f} ({moved / seconds / 1e9:,.0f})", flush=True)
+            head = random_blocks("Q6_K" if code == MIX else code, 128256, 4096)
+            hidden = torch.randn(rows, 4096, device="cuda", dtype=dtype)
+            if rows <= skinny_linear.MAX_ROWS:
+                seconds = measure([partial(head_argmax.head_argmax, hidden, head)] * 4)
+                rate = head.nbytes / seconds / 1e9
+                print(
+                    f"{code:<6} {rows:>2} rows   head and greedy choice: {seconds * 1e6:.1f} ({rate:,.0f})", flush=True
+                )
 
 
 def argmax_case(rows: int, vocabulary: int) -> tuple[float, float]:
@@ -334,15 +362,23 @@ def main(arguments: list[str] | None = None) -> int:
     """Prints the tables; 1 without a CUDA GPU."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
-    parser.add_argument("--codes", action="store_true", help="only the products with weights in fewer bits")
+    known = (*CODES, *KINDS, MIX)
+    parser.add_argument(
+        "--codes",
+        nargs="?",
+        const=",".join(known),
+        help=f"only the products with weights in fewer bits, of all kinds or of some: {', '.join(known)}",
+    )
     flags = parser.parse_args(arguments)
+    if flags.codes and (unknown := set(flags.codes.split(",")) - set(known)):
+        parser.error(f"--codes knows {', '.join(known)}, not {', '.join(sorted(unknown))}")
     dtype = getattr(torch, flags.dtype)
     if not torch.cuda.is_available():
         print("This needs a CUDA GPU.", file=sys.stderr)
         return 1
     print(head())
     if flags.codes:
-        print_codes(dtype)
+        print_codes(dtype, flags.codes.split(","))
         return 0
     shapes = (("8B", LAYER_8B, 4096, 14336), ("0.5B", LAYER_HALF_B, 896, 4864))
 

@@ -35,6 +35,7 @@ from octavo.kernels import (
     checks,
     decode_attention,
     dense_attention,
+    gguf_decode,
     head_argmax,
     paged_attention,
     quant_decode,
@@ -49,6 +50,7 @@ from octavo.kernels import (
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
+from octavo.kernels.gguf_weight import KINDS, BlockWeight
 from octavo.kernels.kv_format import KVScales
 from octavo.kernels.linear_tiles import DotTile
 from octavo.kernels.paged_attention import AttentionShape
@@ -154,6 +156,7 @@ def _exercise(target: int, full: bool) -> None:
         _cache_writes(native, code)
     _products(traits, native, full)
     _coded_products(traits, native, full)
+    _block_products(traits, native, full)
     if full or target == 90:
         for dtype in others:
             _small_operations(dtype)
@@ -302,6 +305,40 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
         token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.int8)
         if traits.capability >= 89:
             token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.float8_e4m3fn)
+
+
+def _block_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
+    """GGUF blocks; the rows of a weight that a program takes do not change what is compiled, so there are few."""
+    outs, size = 256, 2048 if full else 512
+    every = full or traits.capability in (75, 90)
+    for kind in KINDS if every else ("Q4_K", "Q6_K"):
+        weight = _blocks(kind, 2 * outs, size)
+        for few in (1, 2, 8, 16, 64) if full else (1, 8) if every else (8,):
+            if few > 1 and not traits.tensor_cores:
+                continue
+            x, norm = _empty(few, size, dtype=dtype), _empty(size, dtype=dtype)
+            folded = norm if skinny_linear.folds_norm(x, weight, True) else None
+            squares = None if folded is not None or few > 16 else _empty(few, 32, dtype=torch.float32)
+            act = "silu" if few <= 16 and (full or kind == "Q4_K") else None
+            skinny_linear.skinny_linear(x, weight, norm=folded, squares=squares, eps=1e-6, act=act)
+            if full:
+                skinny_linear.skinny_linear_add(x, weight, None, _empty(few, 2 * outs, dtype=dtype), norm)
+        if every:
+            gguf_decode.decode_planes(weight, dtype)
+    if traits.capability == 90:
+        x = _empty(1, 4096, dtype=dtype)  # a row in one turn, as large models have it, and a norm in float32
+        skinny_linear.skinny_linear(x, _blocks("Q4_K", 6144, 4096), norm=_empty(4096, dtype=torch.float32), eps=1e-6)
+        skinny_linear.skinny_linear(_empty(64, size, dtype=dtype), _blocks("Q4_K", outs, size))
+
+
+def _blocks(kind: str, outs: int, size: int) -> BlockWeight:
+    blocks, unit = size // 128, KINDS[kind].unit
+    codes = _empty(outs, size, dtype=torch.int8) if kind == "Q8_0" else _empty(outs, blocks * 32, dtype=torch.int16)
+    scale_dtype = {"Q4_K": torch.uint8, "Q6_K": torch.int8}.get(kind, torch.float16)
+    scale = _empty(outs, blocks * (4 if kind in ("Q4_0", "Q8_0") else 8), dtype=scale_dtype)
+    high = _empty(outs, blocks * 16, dtype=torch.int16) if kind == "Q6_K" else None
+    units = _empty(outs, size // unit * (2 if kind == "Q4_K" else 1), dtype=torch.float16) if unit else None
+    return BlockWeight(kind, codes, scale, size, KINDS[kind].group, high=high, unit=units)
 
 
 def _wide_products(dtype: torch.dtype) -> None:

@@ -21,26 +21,40 @@ from octavo.kernels.gguf_weight import BlockWeight
 _BLOCK = 1024
 
 
-def decode_planes(weight: BlockWeight, dtype: torch.dtype) -> Tensor:
-    """[outs, size], rounded once: as BlockWeight.plain."""
+def decode_planes(weight: BlockWeight, dtype: torch.dtype, ids: Tensor | None = None) -> Tensor:
+    """[outs, size], or only its rows of int64 ids, rounded once: as BlockWeight.plain."""
     outs, size = weight.shape
+    if ids is not None:
+        outs = ids.shape[0]
     out = torch.empty((outs, size), dtype=dtype, device=weight.codes.device)
     high = weight.codes if weight.high is None else weight.high
     unit = weight.scale if weight.unit is None else weight.unit
+    if outs == 0:
+        return out
     gguf_decode_kernel[(outs, triton.cdiv(size, _BLOCK))](
-        weight.codes, high, weight.scale, unit, out,
-        SIZE=size, KIND=weight.kind.number, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+        weight.codes, high, weight.scale, unit, weight.codes if ids is None else ids, out,
+        SIZE=size, PICKED=ids is not None, KIND=weight.kind.number, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
 
 @triton.jit
 def gguf_decode_kernel(
-    codes_ptr, high_ptr, scale_ptr, unit_ptr, out_ptr, SIZE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr
+    codes_ptr,
+    high_ptr,
+    scale_ptr,
+    unit_ptr,
+    ids_ptr,
+    out_ptr,
+    SIZE: tl.constexpr,
+    KIND: tl.constexpr,
+    PICKED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """The planes of a BlockWeight as they are; out [rows, SIZE]."""
+    """The planes of a BlockWeight as they are; out [rows, SIZE], of all rows or of those of ids if PICKED."""
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
-    row = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64)
+    row = tl.load(ids_ptr + place) if PICKED else place
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = col < SIZE
     block = col // 128
@@ -75,4 +89,4 @@ def gguf_decode_kernel(
     number *= scale
     if KIND == Q4_1 or KIND == Q4_K:
         number += minimum
-    tl.store(out_ptr + row * SIZE + col, number.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + place * SIZE + col, number.to(out_ptr.dtype.element_ty), mask=inside)

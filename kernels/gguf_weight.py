@@ -13,7 +13,7 @@ filled with zeros up to a multiple of 128 columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -72,10 +72,6 @@ class BlockWeight(CodedWeight):
     @property
     def nbytes(self) -> int:
         return sum(plane.numel() * plane.element_size() for plane in self.planes.values())
-
-    def rows(self, ids: Tensor) -> BlockWeight:
-        """The rows of int64 ids."""
-        return replace(self, **{name: plane.index_select(0, ids) for name, plane in self.planes.items()})
 
     def plain(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """[outs, size]: in float32 to the bit what the format's own arithmetic gives (GGUF specification)."""

@@ -114,15 +114,10 @@ def block_format(kind: str, shape: tuple[int, ...]) -> BlockFormat | None:
 
 
 def _decode_planes(weight: BlockWeight, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """[out, in], or int64 rows of it."""
-    if rows is not None:
-        return weight.rows(rows).plain().to(dtype)
-    out = torch.empty(weight.shape, dtype=dtype, device=weight.codes.device)
-    step = max(1, _CUDA_CHUNK // weight.size)
-    for begin in range(0, out.shape[0], step):
-        some = torch.arange(begin, min(begin + step, out.shape[0]), device=out.device)
-        out[begin : begin + step] = weight.rows(some).plain()
-    return out
+    """[out, in], or int64 rows of it. Such weights are where kernels can run."""
+    from octavo.kernels.gguf_decode import decode_planes
+
+    return decode_planes(weight, dtype, None if rows is None else rows.contiguous())
 
 
 def _runs(rows: int, packed: Packed) -> Iterator[tuple[int, int]]:

@@ -61,7 +61,7 @@ def test_planes_hold_the_very_numbers_of_the_blocks(kind):
         assert torch.equal(decode_planes(weight, torch.float32), decoded(blocks, kind))
         assert torch.equal(decode_planes(weight, torch.float16), decoded(blocks, kind).half())
         picked = torch.tensor([3, 0, 3])
-        assert torch.equal(weight.rows(picked).plain(), decoded(blocks, kind)[picked])
+        assert torch.equal(decode_planes(weight, torch.float32, picked), decoded(blocks, kind)[picked])
 
 
 @pytest.mark.parametrize("kind", KINDS)
