@@ -17,7 +17,7 @@ from octavo.kernels.gguf_linear import block_tile, launch_blocks
 from octavo.kernels.gguf_weight import BlockWeight
 from octavo.kernels.linear_tiles import DotTile, GemvTile, handed_in
 from octavo.kernels.quant_gemv import quant_gemv_kernel
-from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, INT8_WORD_PAIRS, INT8_WORDS
+from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, INT8_PAIRS
 from octavo.kernels.quant_tile import quant_tile_kernel
 from octavo.kernels.quant_weight import BLOCK, CodedWeight
 from octavo.kernels.quant_wide_tile import quant_wide_tile_kernel
@@ -25,11 +25,10 @@ from octavo.kernels.quant_wide_tile import quant_wide_tile_kernel
 
 def code_of(weight: CodedWeight, device: torch.device, traits: DeviceTraits, pairs: bool = False) -> int:
     """What the kernels of 8-bit codes are told to do with a weight's entries; `pairs`: two at a time where possible."""
-    pairs = pairs and device.type != "cpu" and traits.tensor_cores
+    if pairs and device.type != "cpu" and traits.tensor_cores:
+        return INT8_PAIRS if weight.code == "int8" else E4M3_PAIRS
     if weight.code == "int8":
-        return INT8 if not weight.in_words else INT8_WORD_PAIRS if pairs else INT8_WORDS
-    if pairs:
-        return E4M3_PAIRS
+        return INT8
     return E4M3 if device.type != "cpu" and traits.capability >= 89 else E4M3_BY_BITS
 
 
@@ -74,7 +73,7 @@ def launch_low_bits(
         around["next_norm"], around["next_x"], around["next_squares"],
     )  # fmt: skip
     options |= codes | {
-        "BLOCK_T": tile.block_t, "STAGES": tile.stages, "NEXT": around["next"],
+        "BLOCK_T": tile.block_t, "STAGES": tile.stages, "FIRST": tile.first, "NEXT": around["next"],
         "PARTS": triton.next_power_of_2(parts) if parts else 0,
     }  # fmt: skip
     if tile.wide:
@@ -94,17 +93,16 @@ def coded_tile(weight: CodedWeight, rows: int, gated: bool, traits: DeviceTraits
     if isinstance(weight, BlockWeight):
         return block_tile(weight, rows, gated, traits)
     outs, size = weight.shape
-    outs = outs // 2 if gated else outs
-    if rows > 16 and weight.in_words:
-        return choose_wide_tile(weight.code, rows, outs, size, gated, traits)
-    return choose_coded_tile(weight.code, weight.group, rows, outs, size, gated, traits)
+    if weight.interleaved:
+        return DotTile(8 if rows <= 8 else 16 if rows <= 16 else 64, 64, BLOCK, 4, 4, wide=True)
+    return choose_coded_tile(weight.code, weight.group, rows, outs // 2 if gated else outs, size, gated, traits)
 
 
 @lru_cache(maxsize=256)
 def choose_coded_tile(
     code: str, group: int, rows: int, outs: int, size: int, gated: bool, traits: DeviceTraits
 ) -> GemvTile | DotTile:
-    """The same for up to 16 rows of codes of this shape, and for more of codes that are not in words.
+    """The same for codes of this shape.
 
     Measured on an H200 with the shapes of an 8B model. One row of 4-bit codes and of E4M3 is faster by multiply-adds
     (51 against 80 and 81 against 114 us a layer), of int8 by tensor cores (69 against 80 us, each product alone).
@@ -115,47 +113,11 @@ def choose_coded_tile(
         return _four_bit_tile(rows, size, gated)
     if rows > 16:
         return DotTile(64, 64, 128, 3, 4) if gated or outs > size else DotTile(32, 64, 128, 4, 4)
-    rows_padded, pairs = 8 if rows <= 8 else 16, code == "e4m3"
+    rows_padded = 8 if rows <= 8 else 16
     # as for 16-bit weights, more than 48 KiB of shared memory each, so that it need not be divided anew in between
     if not gated and outs > size > 1024:
-        return DotTile(rows_padded, 16, 256, 3, 4, slices=4, pairs=pairs)
-    stages = 6 if rows <= 8 and not gated else 3 if pairs and outs > size > 1024 else 4
-    return DotTile(rows_padded, 16, 128, stages, 4, slices=4, pairs=pairs)
-
-
-@lru_cache(maxsize=256)
-def choose_wide_tile(code: str, rows: int, outs: int, size: int, gated: bool, traits: DeviceTraits) -> DotTile:
-    """The same for 17 to 64 rows of codes in words.
-
-    Measured on an H200 with 64 rows of an 8B and a 0.5B model and groups of 128, in a layer's order: 113 and 39 us a
-    layer of int4, 99 and 36 of int8, where programs that had an output's whole input took 238, 52, 220 and 47.
-    """
-    rows_padded, bits = 32 if rows <= 32 else 64, 4 if code == "int4" else 8
-    # a program that shares its outputs has at least 8 turns of the input, or handing in costs more than it gains
-    most = 1 if gated else max(1, min(4, triton.cdiv(size, BLOCK) // 8))
-
-    def fitting(block_n: int, warps: int, stages: int, room: int) -> DotTile:
-        programs = triton.cdiv(outs, block_n)
-        split = next(part for part in (4, 2, 1) if part == 1 or (part <= most and programs * part <= room))
-        if bits == 4 and block_n == 64 and split > 1:
-            stages = 2  # so that three programs share a multiprocessor
-        return DotTile(rows_padded, block_n, BLOCK, stages, warps, split=split, wide=True)
-
-    def bytes_in_flight(tile: DotTile) -> int:
-        lines = tile.block_n * (2 if gated else 1)
-        return tile.stages * (rows_padded * BLOCK * 2 + lines * BLOCK * bits // 8)
-
-    large = fitting(128, 8, 3 if bits == 4 else 4, traits.multiprocessors)
-    programs = triton.cdiv(outs, large.block_n) * large.split
-    busy = programs / (triton.cdiv(programs, traits.multiprocessors) * traits.multiprocessors)
-    if busy > 0.8 and bytes_in_flight(large) <= traits.shared_bytes and not (gated and bits == 8):
-        return large
-    small = fitting(64, 4, 3, 3 * traits.multiprocessors)
-    programs = triton.cdiv(outs, small.block_n) * small.split
-    if small.split > 1 or 2 * programs > traits.multiprocessors:
-        return small
-    # few outputs and a short input: more programs by fewer rows
-    return _four_bit_tile(rows, size, gated) if bits == 4 else DotTile(32, 64, BLOCK, 3, 4, wide=True)
+        return DotTile(rows_padded, 16, 256, 3, 4, slices=4)
+    return DotTile(rows_padded, 16, 128, 6 if rows <= 8 and not gated else 4, 4, slices=4)
 
 
 def _gemv_rows(code: str, traits: DeviceTraits) -> int:
