@@ -50,7 +50,7 @@ export class Row {
     const under = found?.snippet || [folder, tags].filter(Boolean).join(" · ");
     fill(this.more, under, found?.wanted);
     this.more.hidden = !under;
-    this.link.title = [name, chat.folder, tags, dayAndTime(chat.updated)].filter(Boolean).join("\n");
+    this.link.title = [name, chat.folder, tags, chat.updated ? dayAndTime(chat.updated) : ""].filter(Boolean).join("\n");
     this.element.classList.toggle("writing", chat.writing);
     this.element.classList.toggle("pinned", chat.pinned);
     this.stop.hidden = !chat.writing;

@@ -20,7 +20,7 @@ export class UserTurn {
     this.element = h(
       "article",
       { class: "turn user", "data-id": turn.id, "aria-label": t("turn.you"), tabindex: "-1" },
-      h("div", { class: "when", title: dayAndTime(turn.at) }, `${t("turn.you")} · ${moment(turn.at)}`),
+      h("div", { class: "when", title: turn.at ? dayAndTime(turn.at) : null }, turn.at ? `${t("turn.you")} · ${moment(turn.at)}` : t("turn.you")),
       sentFiles(turn.id, turn.files),
       (this.said = h("div", { class: "said" }, this.bubble, this.tools)),
     );

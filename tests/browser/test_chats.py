@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import zipfile
 from contextlib import closing
@@ -176,10 +177,11 @@ def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path)
         "title": "From elsewhere",
         "conversation_id": "x1",
         "create_time": 1700000000,
-        "current_node": "b",
+        "current_node": "c",
         "mapping": {
-            "a": {"parent": None, "message": said("user", "hi")},
+            "a": {"parent": None, "message": {**said("user", "hi"), "create_time": 1700000000}},
             "b": {"parent": "a", "message": said("assistant", "**hello**")},
+            "c": {"parent": "b", "message": said("user", "when was this?")},
         },
     }
     archive = tmp_path / "export.zip"
@@ -191,6 +193,11 @@ def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path)
     row_of(page, chat).wait_for()
     page.locator(".row-chat", has_text="From elsewhere").locator("a").click()
     until(page, "document.querySelector('article.reply strong')?.textContent === 'hello'")
+    when = page.locator(".turn.user .when")
+    assert re.fullmatch(r"You · Nov 1[45], 2023, \d+:\d\d [AP]M", when.first.inner_text())  # another day's
+    assert when.last.inner_text() == "You"  # nobody knows
+    row_of(page, chat).locator("a").click()
+    when.filter(has_text=re.compile(r"^You · \d+:\d\d [AP]M$")).wait_for()  # today's
 
 
 def bring(page: Page, *files: Path) -> None:
