@@ -60,7 +60,7 @@ def markdown(chat: Chat) -> str:
         lines += ["## System", "", chat.system, ""]
     for message in chat.messages:
         who = "You" if message.role == "user" else message.model or "Reply"
-        lines += [f"## {who} · {_minute(message.created_s)}", ""]
+        lines += [f"## {who} · {_minute(message.created_s)}" if message.created_s else f"## {who}", ""]
         lines += [f"- attached: {file.name}" for file in message.attachments]
         lines += [""] if message.attachments else []
         lines += [message.content, ""]

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -103,6 +104,12 @@ def test_markdown_is_what_is_shown(store: ChatStore) -> None:
     assert "## m · " in text
     assert "thoughts" not in text
     assert "edited" not in text
+
+
+def test_markdown_gives_no_time_to_a_message_whose_file_had_none() -> None:
+    record = read_chat({"messages": [{"role": "user", "text": "hi"}, {"role": "assistant", "text": "ho"}]})
+    lines = markdown(replace(record.chat, messages=record.messages)).splitlines()
+    assert [line for line in lines if line.startswith("## ")] == ["## You", "## Reply"]
 
 
 def test_names_of_files_suit_every_system() -> None:
