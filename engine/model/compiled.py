@@ -30,13 +30,16 @@ from octavo.kernels.cpu.fields import (
     MAX_ROWS,
     PHASES,
     Factor,
+    Form,
     Group,
     Layer,
+    Linear,
     Step,
     counter_bytes,
     row_blocks,
     scratch_floats,
     tile_columns,
+    whole_bytes,
 )
 
 log = logging.getLogger(__name__)
@@ -145,6 +148,9 @@ class CompiledDecode:
         self._entry = Entry.of(weights.dtype)
         self._kv: Sequence[object] | None = None  # the cache that the table of layers points into
         self._crew: Crew | None = None
+        coded = bool((self._linears.rows[:, Linear.FORM] != Form.PLAIN).any())
+        longest = max(spec.hidden_size, spec.intermediate_size, spec.q_size)
+        self._whole_bytes = whole_bytes(longest) if coded and weights.dtype == torch.bfloat16 else 0  # of a thread
         self._table = np.zeros(len(Step), dtype=np.int64)
         self._blocks = [np.array(row_blocks(rows), dtype=np.int64) for rows in range(MAX_ROWS + 1)]
         self._kept: list[object] = []  # memory the tables point to
@@ -273,8 +279,9 @@ class CompiledDecode:
         columns = tile_columns(rows) if self._tiled else 0
         self._table[Step.ROWS], self._table[Step.COLUMNS] = rows, columns
         self._table[Step.BLOCK_ROWS] = self._blocks[rows].ctypes.data
-        if columns:
-            self._table[Step.TILES] = self._configurations[columns].ctypes.data
+        whole = self._whole_bytes if self._tiled else 0
+        self._table[Step.WHOLE], used = whole, columns > 0 or whole > 0
+        self._table[Step.TILES] = self._configurations[columns or 8].ctypes.data if used else 0
         self._counters.fill(0)
         return crew
 
@@ -287,11 +294,11 @@ class CompiledDecode:
         self._crew = Crew(threads - 1)
         spec = self._spec
         floats = scratch_floats(MAX_ROWS, spec.hidden_size, spec.q_heads, spec.kv_heads, spec.head_size)
-        size = -(-floats * 4 // 4096) * 4096
-        self._scratch = np.zeros(threads * size, dtype=np.uint8)
+        size = -(-(floats * 4 + self._whole_bytes) // 4096) * 4096
+        self._scratch = torch.zeros(threads * size, dtype=torch.uint8)  # begins where a line of the cache does
         phases = len(spec.layers) * PHASES + 1
         self._counters = np.zeros(counter_bytes(phases, threads) // 8, dtype=np.int64)
-        self._table[Step.SCRATCH], self._table[Step.SCRATCH_SIZE] = self._scratch.ctypes.data, size
+        self._table[Step.SCRATCH], self._table[Step.SCRATCH_SIZE] = self._scratch.data_ptr(), size
         self._table[Step.COUNTERS], self._table[Step.TEAM] = self._counters.ctypes.data, threads
         return self._crew
 

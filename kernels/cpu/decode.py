@@ -17,11 +17,12 @@ import numpy as np
 from numba import njit
 
 from octavo.kernels.cpu.attention import attend, inverse_rms
-from octavo.kernels.cpu.fields import LINE, PARTED, Factor, Layer, Linear, Step
+from octavo.kernels.cpu.fields import LINE, PARTED, WHOLE, Factor, Layer, Linear, Step
 from octavo.kernels.cpu.numbers import EXACT, activate, apart, floats, get, longs, parted, put
 from octavo.kernels.cpu.products import keep, product, tile, unit_outputs, way_of, widen
 from octavo.kernels.cpu.team import claim, finish, is_open
 from octavo.kernels.cpu.tiles import TILE, begin_tiles, end_tiles
+from octavo.kernels.cpu.whole import add_sums, pairs_place, split_row
 
 _ONE = np.float32(1.0)
 
@@ -32,10 +33,15 @@ def _pack(way, rows, blocks, source, factors, weight, size, target):  # type: ig
     apart()
     x, y, scale = floats(source), floats(target), floats(weight)
     first, block = 0, 0
+    whole = pairs_place(target, size)
     for row in range(rows):
         if row == first + block:
             first, block = row, longs(blocks)[row]
         factor = floats(factors)[row]
+        if way == WHOLE:
+            _scale(source + row * size * 4, factor, weight, size, whole)
+            split_row(target, size, row, whole)
+            continue
         if way > PARTED:
             for i in range(size):
                 value = x[row * size + i] * factor
@@ -52,10 +58,22 @@ def _pack(way, rows, blocks, source, factors, weight, size, target):  # type: ig
 
 
 @njit(**EXACT)
-def _join(step, way, hidden, delta, post_norm, norm, total, factors, x):  # type: ignore[no-untyped-def]
+def _scale(source, factor, weight, size, target):  # type: ignore[no-untyped-def]
+    x, y, scale = floats(source), floats(target), floats(weight)
+    if weight:
+        for i in range(size):
+            y[i] = x[i] * factor * scale[i]
+    else:
+        for i in range(size):
+            y[i] = x[i] * factor
+
+
+@njit(**EXACT)
+def _join(step, linear, hidden, delta, post_norm, norm, total, factors, x):  # type: ignore[no-untyped-def]
     """The residual stream and what a block adds to it, and its norm for the products: private copies, all rows.
 
-    total [R, H] = hidden + residual factor * (delta, normed if there is a weight for it); x = norm of total, or total.
+    total [R, H] = hidden + residual factor * (delta, normed if there is a weight for it); x = norm of total, or total,
+    as a weight's products look for it.
     """
     apart()
     rows, width = step[Step.ROWS], step[Step.WIDTH]
@@ -77,7 +95,10 @@ def _join(step, way, hidden, delta, post_norm, norm, total, factors, x):  # type
                 result[first + i] = stream[first + i] + scale * (added[first + i] * weight[i])
         scales[row] = inverse_rms(result, first, width, eps) if norm else _ONE
     if x:
+        way = way_of(step, linear)
         _pack(way, rows, step[Step.BLOCK_ROWS], total, factors, norm, width, x)
+        if way == WHOLE:
+            add_sums(linear, x, width, rows)
 
 
 @njit(**EXACT)
@@ -109,12 +130,17 @@ def _gated(kind, step, layer, x, own, first, last):  # type: ignore[no-untyped-d
 
 
 @njit(**EXACT)
-def _products(kind, step, counters, thread, linear, x, size, y, outputs, own):  # type: ignore[no-untyped-def]
-    """A phase that is one product with rows which are already in place."""
+def _products(kind, step, counters, thread, linear, x, size, y, outputs, whole, own):  # type: ignore[no-untyped-def]
+    """A phase that is one product with rows which are already in place, or of which whole numbers are made first."""
     apart()
     rows, team, blocks, way = step[Step.ROWS], step[Step.TEAM], step[Step.BLOCK_ROWS], way_of(step, linear)
     chunk = unit_outputs(linear, size, 1)
     units, done = (outputs + chunk - 1) // chunk, 0
+    if way == WHOLE and is_open(counters, units, team):
+        for row in range(rows):
+            split_row(whole, size, row, x + row * size * 4)
+        add_sums(linear, whole, size, rows)
+        x = whole
     unit = claim(counters, units, team, thread)
     while unit >= 0:
         last = min(outputs, unit * chunk + chunk)
@@ -135,7 +161,8 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
     numbers = rows * width
     x = step[Step.SCRATCH] + thread * step[Step.SCRATCH_SIZE]
     total = x + max(rows, step[Step.COLUMNS]) * width * 4
-    own = total + numbers * 4
+    whole = total + numbers * 4
+    own = whole + step[Step.WHOLE]
     counters, phase = step[Step.COUNTERS], (team + 1) * LINE
     old, new = step[Step.HIDDEN], step[Step.HIDDEN] + numbers * 4
     delta, post_norm, added = 0, 0, step[Step.DELTA]
@@ -145,15 +172,16 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
 
         linear = longs(layer[Layer.QKV])
         way, chunk = way_of(step, linear), unit_outputs(linear, width, 1)
+        place = whole if way == WHOLE else x
         units, done, unit = (merged + chunk - 1) // chunk, 0, -1
         if is_open(counters, units, team):
-            _join(step, way, old, delta, post_norm, layer[Layer.ATTN_NORM], total, own, x)
+            _join(step, linear, old, delta, post_norm, layer[Layer.ATTN_NORM], total, own, place)
             unit = claim(counters, units, team, thread)
         while unit >= 0:
             if unit == 0:
                 _copy(total, new, numbers)
             first, last, y = unit * chunk, min(merged, unit * chunk + chunk), step[Step.QKV]
-            product(kind, linear, way, rows, blocks, x, width, y, merged, first, last, own)
+            product(kind, linear, way, rows, blocks, place, width, y, merged, first, last, own)
             done += 1
             unit = claim(counters, units, team, thread)
         finish(counters, units, team, done)
@@ -172,20 +200,20 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
         counters += phase
 
         linear, source = longs(layer[Layer.O]), step[Step.ATTENDED]
-        _products(kind, step, counters, thread, linear, source, q_width, added, width, own)
+        _products(kind, step, counters, thread, linear, source, q_width, added, width, whole, own)
         counters += phase
         delta, post_norm = added, layer[Layer.ATTN_POST_NORM]
 
         linear = longs(layer[Layer.GATE_UP])
-        way, chunk = way_of(step, linear), unit_outputs(linear, width, 2)
+        chunk, place = unit_outputs(linear, width, 2), whole if way_of(step, linear) == WHOLE else x
         units, done, unit = (inner + chunk - 1) // chunk, 0, -1
         if is_open(counters, units, team):
-            _join(step, way, old, delta, post_norm, layer[Layer.MLP_NORM], total, own, x)
+            _join(step, linear, old, delta, post_norm, layer[Layer.MLP_NORM], total, own, place)
             unit = claim(counters, units, team, thread)
         while unit >= 0:
             if unit == 0:
                 _copy(total, new, numbers)
-            _gated(kind, step, layer, x, own, unit * chunk, min(inner, unit * chunk + chunk))
+            _gated(kind, step, layer, place, own, unit * chunk, min(inner, unit * chunk + chunk))
             done += 1
             unit = claim(counters, units, team, thread)
         finish(counters, units, team, done)
@@ -193,13 +221,13 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
         old, new = new, old
 
         linear, source = longs(layer[Layer.DOWN]), step[Step.INNER]
-        _products(kind, step, counters, thread, linear, source, inner, added, width, own)
+        _products(kind, step, counters, thread, linear, source, inner, added, width, whole, own)
         counters += phase
         post_norm = layer[Layer.MLP_POST_NORM]
 
     done = 0
     if claim(counters, 1, team, thread) == 0:
-        _join(step, 0, old, delta, post_norm, 0, total, own, 0)
+        _join(step, linear, old, delta, post_norm, 0, total, own, 0)
         _write_normed(kind, step, total)
         done = 1
     finish(counters, 1, team, done)
@@ -228,10 +256,10 @@ def decode(kind, table, thread):  # type: ignore[no-untyped-def]
     """A member of the team's part of a step. `kind` is of the type that means how plain weights, keys and values are
     stored (vectors.py), `table` is the address of Step's numbers."""
     step = longs(table)
-    if step[Step.COLUMNS]:
+    if step[Step.TILES]:
         begin_tiles(step[Step.TILES])
     _layers(kind, step, thread)
-    if step[Step.COLUMNS]:
+    if step[Step.TILES]:
         end_tiles()
 
 
@@ -246,7 +274,8 @@ def project(kind, table, thread):  # type: ignore[no-untyped-def]
     if way > PARTED:
         begin_tiles(step[Step.TILES])
     x = step[Step.SCRATCH] + thread * step[Step.SCRATCH_SIZE]
-    own = x + max(rows, step[Step.COLUMNS]) * size * 4
+    whole = x + max(rows, step[Step.COLUMNS]) * size * 4
+    own = whole + step[Step.WHOLE]
     first, block = 0, 0
     for row in range(rows):
         if row == first + block:
@@ -254,7 +283,7 @@ def project(kind, table, thread):  # type: ignore[no-untyped-def]
         for i in range(size):
             keep(way, x, size, row, first, block, i, get(kind, step[Step.OUT], row * size + i))
     y, outputs = step[Step.LOGITS], step[Step.VOCABULARY]
-    _products(kind, step, step[Step.COUNTERS], thread, linear, x, size, y, outputs, own)
+    _products(kind, step, step[Step.COUNTERS], thread, linear, x, size, y, outputs, whole, own)
     if way > PARTED:
         end_tiles()
 

@@ -19,7 +19,6 @@ from octavo.kernels.cpu.fields import Form
 from octavo.kernels.cpu.tiles import TILE
 from octavo.kernels.cpu.vectors import BLOCK, FLOATS, LANES, WORDS, load, prefetch, store
 
-EXPANDED = 8  # blocks of each row that are expanded together: 8 KiB for 16 rows
 _I64 = ir.IntType(64)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
 

@@ -38,12 +38,13 @@ class _Step(NamedTuple):
     PAGE_SIZE: int = 24
     ACT: int = 25  # 0 SiLU, 1 GELU by tanh
     COLUMNS: int = 26  # 0, or of the tile unit: ROWS rounded up
-    TILES: int = 27  # the unit's configuration for so many columns
+    TILES: int = 27  # the unit's configuration for so many columns; 0 where it has nothing to do
     HEAD: int = 28  # int64 [Linear]: [VOCABULARY, H]
     VOCABULARY: int = 29
     LOGITS: int = 30  # float32 [R, VOCABULARY]
     ORDERED: int = 31  # 1: rows attend to keys that rows before them bring in this step
     FIRST: int = 32  # row of a weight
+    WHOLE: int = 33  # 0, or bytes of a thread's rows of whole numbers, with which codes are multiplied
 
 
 class _Group(NamedTuple):
@@ -108,9 +109,13 @@ class _Factor(NamedTuple):
 
 Step, Group, Layer, Linear, Form, Factor = _Step(), _Group(), _Layer(), _Linear(), _Form(), _Factor()
 NATURAL, PARTED = 0, 1  # order of 32 neighbours beside a block: as they come, or 16 even ones, then 16 odd ones
+WHOLE = 2  # rows one after the other, of which each thread makes whole numbers
+SPREAD = 512  # codes of a row that are spread to bytes together: 8 KiB, and at most 16 KiB of their groups' sums
+TOGETHER = 8  # rows of whole numbers that are multiplied together
+WHOLE_HEAD = 128  # bytes before them: the steps they are counted in
 
 MAX_ROWS = 16  # more rows than that are the library's: its products read a weight once for all of them
-TILED_ROWS = 5  # so many rows are worth the tile unit: vectors are no longer done when the weights arrive
+TILED_ROWS = 5  # so many rows are worth the tile unit, but for int8: vectors are no longer done when the weights arrive
 PHASES = 5  # of a layer; one more at the end
 LINE = 64  # bytes that processors exchange at once
 KEYS = 128  # keys an attending thread looks at together
@@ -128,10 +133,15 @@ def row_blocks(rows: int) -> list[int]:
 
 
 def scratch_floats(rows: int, width: int, q_heads: int, kv_heads: int, head_size: int) -> int:
-    """float32 numbers a thread needs besides its stack: two copies of the rows, and either three tiles with 16 KiB of
-    weights or one unit of attention."""
+    """float32 numbers a thread needs besides its stack and rows of whole numbers: two copies of the rows, and either
+    27 tiles or one unit of attention."""
     group = q_heads // kv_heads
-    return 2 * rows * width + max(3 * 16 * 16 + 4096, head_size * (2 * group + 1) + group * (KEYS + 2))
+    return 2 * rows * width + max(27 * 16 * 16, head_size * (2 * group + 1) + group * (KEYS + 2))
+
+
+def whole_bytes(size: int) -> int:
+    """Step.WHOLE for weights whose rows have at most so many elements; what it is made of says whole.py."""
+    return WHOLE_HEAD + (MAX_ROWS // TOGETHER * (2 * TOGETHER + 2) + 4) * size
 
 
 def tile_columns(rows: int) -> int:

@@ -34,6 +34,8 @@ def _pointer_to(element: types.Type) -> Any:
 floats = _pointer_to(types.float32)
 longs = _pointer_to(types.int64)
 ints = _pointer_to(types.int32)
+shorts = _pointer_to(types.uint16)
+unsigned = _pointer_to(types.uint32)
 
 
 @intrinsic

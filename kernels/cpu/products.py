@@ -1,8 +1,9 @@
 """Products of a few rows with row-major weights, and the order in which the rows are kept for them.
 
 Which one it is depends on the weight (see fields.Linear) and the number of rows, and is called its way: NATURAL and
-PARTED rows are float32 in blocks of 8, 4, 3, 2 or 1 (vectors.py, codes.py); any larger number is the columns of the
-tile unit, and rows are bfloat16 in its order (tiles.py).
+PARTED rows are float32 in blocks of 8, 4, 3, 2 or 1 (vectors.py, codes.py); WHOLE ones are float32, one after the
+other, until a thread makes whole numbers of them for codes (whole.py, code_tiles.py); any larger number is the columns
+of the tile unit, and rows are bfloat16 in its order (tiles.py).
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from octavo.kernels.cpu.code_tiles import code_tile
 from octavo.kernels.cpu.codes import make_code_products
-from octavo.kernels.cpu.expansion import EXPANDED, make_expansion
-from octavo.kernels.cpu.fields import PARTED, Form, Linear, Step
+from octavo.kernels.cpu.expansion import make_expansion
+from octavo.kernels.cpu.fields import PARTED, WHOLE, Form, Linear, Step
 from octavo.kernels.cpu.numbers import EXACT, apart, floats, get, longs, parted, put
-from octavo.kernels.cpu.tiles import TILE, add_to_tile, clear_tile, store_tile, tile_products
+from octavo.kernels.cpu.tiles import TILE, tile_products
 from octavo.kernels.cpu.vectors import AHEAD, make_products
 
 OUTPUTS = 4  # of a tile of vectors
@@ -50,13 +52,18 @@ def unit_outputs(linear, size, parts):  # type: ignore[no-untyped-def]
 @njit(**EXACT)
 def way_of(step, linear):  # type: ignore[no-untyped-def]
     """How rows are kept for a weight."""
+    form = linear[Linear.FORM]
+    if step[Step.WHOLE] and (form == Form.INT8 or (form == Form.INT4 and step[Step.COLUMNS])):
+        return WHOLE
     return step[Step.COLUMNS] if step[Step.COLUMNS] else linear[Linear.ORDER]
 
 
 @njit(**EXACT)
 def keep(way, base, size, row, first, block, index, value):  # type: ignore[no-untyped-def]
     """Puts element `index` of a row of `size` where the products look for it; the row's block begins at `first`."""
-    if way > PARTED:
+    if way == WHOLE:
+        floats(base)[row * size + index] = value
+    elif way > PARTED:
         pair = (index >> 5) * 16 + ((index & 31) >> 1)
         put(_HALF, base, (pair * way + row) * 2 + (index & 1), value)
     else:
@@ -128,30 +135,6 @@ def _int4_tile(linear, rows, w, scales, x, size, y, y_stride):  # type: ignore[n
 
 
 @njit(**EXACT)
-def _expanded_tile(linear, at, columns, x, size, sums):  # type: ignore[no-untyped-def]
-    """As `tile_products`, of weights that are codes; what is expanded goes behind three tiles of the thread's own."""
-    apart()
-    stride, line = linear[Linear.STRIDE], linear[Linear.SCALE_STRIDE]
-    bits, narrow = linear[Linear.GROUP_BITS], linear[Linear.NARROW]
-    w, scales = linear[Linear.ROWS] + at * stride, linear[Linear.SCALES] + at * line
-    room, blocks = sums + 3 * TILE * TILE * 4, size >> 5
-    clear_tile()
-    for first in range(0, blocks, EXPANDED):
-        count = min(EXPANDED, blocks - first)
-        if linear[Linear.FORM] == Form.INT8:
-            _expand_int8(w, stride, scales, line, bits, narrow, first, count, room)
-        else:
-            _expand_int4(w, stride, scales, line, bits, narrow, first, count, room)
-        add_to_tile(room, count * 64, x + first * columns * 64, columns, count)
-    store_tile(sums, columns)
-    if linear[Linear.FORM] == Form.INT8:
-        total, scale = floats(sums), floats(scales)
-        for output in range(TILE):
-            for column in range(columns):
-                total[output * columns + column] *= scale[output]
-
-
-@njit(**EXACT)
 def widen(linear, at, size, target):  # type: ignore[no-untyped-def]
     """16 rows of weights that are codes, from `at` on, as bfloat16 [16, size]; of INT8 without their scales."""
     apart()
@@ -167,15 +150,15 @@ def widen(linear, at, size, target):  # type: ignore[no-untyped-def]
 @njit(**EXACT)
 def tile(kind, linear, at, way, rows, blocks, x, size, y, y_stride, sums):  # type: ignore[no-untyped-def]
     """y [rows, 16] float32, `y_stride` bytes from row to row, of 16 adjacent rows of weights from `at` on. `sums`:
-    float32 [3, 16, 16] and room for what is expanded, of this thread's own."""
+    float32 [27, 16, 16] of this thread's own, of which the second and third tile stay as they are."""
     apart()
+    if way == WHOLE:
+        code_tile(linear, at, rows, x, size, y, y_stride, sums)
+        return
     stride, form = linear[Linear.STRIDE], linear[Linear.FORM]
     w = linear[Linear.ROWS] + at * stride
     if way > PARTED:
-        if form == Form.PLAIN:
-            tile_products(w, stride, x, way, size, sums)
-        else:
-            _expanded_tile(linear, at, way, x, size, sums)
+        tile_products(w, stride, x, way, size, sums)
         source = floats(sums)
         for row in range(rows):
             target = floats(y + row * y_stride)
@@ -202,7 +185,7 @@ def tile(kind, linear, at, way, rows, blocks, x, size, y, y_stride, sums):  # ty
 @njit(**EXACT)
 def product(kind, linear, way, rows, blocks, x, size, y, outputs, first, last, sums):  # type: ignore[no-untyped-def]
     """Outputs [first, last) of y [rows, outputs] = x w^T + bias. The last tile may overlap the one before it, which
-    writes the same. `sums`: float32 [2, 16, 16] of this thread's own."""
+    writes the same. `sums` as for `tile`."""
     apart()
     bias = linear[Linear.BIAS]
     for output in range(first, last, TILE):

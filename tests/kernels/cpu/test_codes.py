@@ -11,17 +11,21 @@ pytest.importorskip("numba")
 from numba import int64, njit
 
 from octavo.kernels.cpu import tiles
-from octavo.kernels.cpu.fields import NATURAL, PARTED, Form, Linear, row_blocks
+from octavo.kernels.cpu.fields import NATURAL, PARTED, WHOLE, Form, Linear, row_blocks, whole_bytes
 from octavo.kernels.cpu.numbers import EXACT, floats, longs
 from octavo.kernels.cpu.products import keep, product
 from octavo.kernels.cpu.tiles import begin_tiles, end_tiles
+from octavo.kernels.cpu.whole import add_sums, split_row
 
 OUTPUTS = 37  # the last tile overlaps the one before it
 
 
-@njit([(int64,) * 9], **EXACT)
-def _run(linear: int, way: int, rows: int, blocks: int, x: int, size: int, y: int, room: int, layout: int) -> None:
-    kept, own, first, block = room, room + 16 * size * 4, 0, 0
+@njit([(int64,) * 10], **EXACT)
+def _run(
+    linear: int, way: int, rows: int, blocks: int, x: int, size: int, y: int, room: int, whole_size: int, layout: int
+) -> None:
+    kept, whole, first, block = room, room + 16 * size * 4, 0, 0
+    own = whole + whole_size
     if way > PARTED:
         begin_tiles(layout)
     for row in range(rows):
@@ -29,6 +33,11 @@ def _run(linear: int, way: int, rows: int, blocks: int, x: int, size: int, y: in
             first, block = row, longs(blocks)[row]
         for i in range(size):
             keep(way, kept, size, row, first, block, i, floats(x)[row * size + i])
+    if way == WHOLE:
+        for row in range(rows):
+            split_row(whole, size, row, kept + row * size * 4)
+        add_sums(longs(linear), whole, size, rows)
+        kept = whole
     for begin in (0, 16, 32):
         last = min(OUTPUTS, begin + 16)
         product(np.float32(0), longs(linear), way, rows, blocks, kept, size, y, OUTPUTS, begin, last, own)
@@ -50,6 +59,7 @@ class Weight:
             self.numbers = self.codes.astype(np.float64) * self.scales
         else:
             self.codes = random.integers(0, 256, (OUTPUTS, size // 2), dtype=np.uint8)
+            group = group or size
             pairs = random.normal(size=(OUTPUTS, size // group, 2)).astype(np.float32)
             words = pairs.view(np.uint32) & np.uint32(0xFFFF0000) if narrow else pairs.view(np.uint32)
             exact = words.view(np.float32).astype(np.float64)
@@ -57,22 +67,22 @@ class Weight:
             codes = np.stack([self.codes & 15, self.codes >> 4], -1).reshape(OUTPUTS, size).astype(np.float64)
             scale, shift = (np.repeat(exact[..., i], group, axis=1) for i in range(2))
             self.numbers = codes * scale + shift
-            self.linear[Linear.GROUP_BITS] = (group // 32).bit_length() - 1
+            self.linear[Linear.GROUP_BITS] = 32 if group == size else (group // 32).bit_length() - 1
         self.linear[Linear.FORM], self.linear[Linear.ROWS] = form, self.codes.ctypes.data
         self.linear[Linear.STRIDE], self.linear[Linear.BIAS] = self.codes.strides[0], self.bias.ctypes.data
         self.linear[Linear.SCALES], self.linear[Linear.SCALE_STRIDE] = self.scales.ctypes.data, self.scales.strides[0]
         self.linear[Linear.NARROW] = narrow
 
-    def times(self, x: np.ndarray, columns: int = 0) -> np.ndarray:
+    def times(self, x: np.ndarray, whole: bool = False) -> np.ndarray:
         """What the kernels make of float32 rows [R, size]."""
         rows = len(x)
         blocks = np.array(row_blocks(rows), dtype=np.int64)
-        room = np.zeros(16 * self.size + 3 * 256 + 4096, dtype=np.float32)
-        layout = tiles.configuration(columns or 8)
+        room = np.zeros(16 * self.size + whole_bytes(self.size) // 4 + 27 * 256, dtype=np.float32)
+        layout = tiles.configuration(8)
         y = np.full((rows, OUTPUTS), np.nan, dtype=np.float32)
-        way, places = columns or self.order, (self.linear, blocks, x, y, room, layout)
+        way, places = WHOLE if whole else self.order, (self.linear, blocks, x, y, room, layout)
         linear, block, at, out, own, shape = (place.ctypes.data for place in places)
-        _run(linear, way, rows, block, at, self.size, out, own, shape)
+        _run(linear, way, rows, block, at, self.size, out, own, whole_bytes(self.size), shape)
         return y
 
     def expected(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,6 +98,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "int4-32-narrow": {"form": Form.INT4, "size": 416, "group": 32, "narrow": True},
     "int4-64-narrow": {"form": Form.INT4, "size": 192, "group": 64, "narrow": True},
     "int4-128": {"form": Form.INT4, "size": 384, "group": 128},
+    "int4-row": {"form": Form.INT4, "size": 224, "group": 0},
 }
 
 
@@ -104,24 +115,40 @@ def test_vectors_multiply_by_codes_up_to_the_rounding_of_float32(name: str, rows
     assert (np.abs(weight.times(x) - expected) < 1e-6 * bound).all()
 
 
-@pytest.mark.skipif(not tiles.available(), reason="the processor has no tile unit")
+needs_tiles = pytest.mark.skipif(not tiles.available(), reason="the processor has no tile unit")
+
+
+@needs_tiles
 @pytest.mark.parametrize("name", sorted(WEIGHTS))
-@pytest.mark.parametrize(("rows", "columns"), [(5, 8), (8, 8), (9, 16), (16, 16)])
-def test_the_tile_unit_multiplies_by_codes_up_to_the_rounding_of_bfloat16(name: str, rows: int, columns: int) -> None:
+@pytest.mark.parametrize("rows", [1, 4, 5, 8, 9, 16])
+def test_the_tile_unit_multiplies_by_codes_up_to_the_steps_of_whole_numbers(name: str, rows: int) -> None:
     weight = Weight(**WEIGHTS[name])
-    x = rows_of(rows, weight.size)
+    x = rows_of(rows, weight.size) * 10.0 ** np.arange(-8, rows - 8, dtype=np.float32)[:, None]
     expected, bound = weight.expected(x)
-    assert (np.abs(weight.times(x, columns) - expected) < 2**-8 * bound).all()
-    whole = np.rint(4 * x).astype(np.float32)  # rows that bfloat16 holds exactly
-    if name.startswith("int8"):
-        expected, bound = weight.expected(whole)
-        assert (np.abs(weight.times(whole, columns) - expected) < 1e-6 * bound).all()
+    assert (np.abs(weight.times(x, whole=True) - expected) < 2**-14 * bound).all()
+    even = np.rint(4 * rows_of(rows, weight.size))  # such rows are whole numbers of any step
+    expected, bound = weight.expected(even)
+    assert (np.abs(weight.times(even, whole=True) - expected) < 1e-6 * bound).all()
 
 
+@needs_tiles
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_no_number_stays_in_its_row(bad: float) -> None:
+    for name in ("int8", "int4-32"):
+        weight = Weight(**WEIGHTS[name])
+        x = rows_of(9, weight.size)
+        x[0], x[3, 7] = 0, bad
+        found = weight.times(x, whole=True)
+        assert np.isnan(found[3]).all()
+        assert np.array_equal(found[0], weight.bias), "a row of zeros"
+        assert np.isfinite(np.delete(found, 3, axis=0)).all()
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=needs_tiles)])
 @pytest.mark.parametrize("name", sorted(WEIGHTS))
-def test_a_row_gives_the_same_bits_in_any_company(name: str) -> None:
+def test_a_row_gives_the_same_bits_in_any_company(name: str, whole: bool) -> None:
     weight = Weight(**WEIGHTS[name])
     x = rows_of(16, weight.size)
     for rows in (2, 3, 4, 8, 16):
-        alone = np.concatenate([weight.times(x[row : row + 1]) for row in range(rows)])
-        assert np.array_equal(alone, weight.times(x[:rows]))
+        alone = np.concatenate([weight.times(x[row : row + 1], whole) for row in range(rows)])
+        assert np.array_equal(alone, weight.times(x[:rows], whole))
