@@ -21,7 +21,7 @@ def random_blocks(kind: str, outs: int, size: int) -> BlockWeight:
 
     def random(columns: int, dtype: torch.dtype) -> Tensor:
         if dtype == torch.float16:
-            return (torch.rand(outs, columns, device="cuda") * (about / (50 if unit else 8))).half()
+            return (torch.rand(outs, columns, device="cuda") * (about / (1500 if unit else 8))).half()
         most = torch.iinfo(dtype)
         low, high = (0, 64) if dtype == torch.uint8 else (most.min, most.max + 1)
         return torch.randint(low, high, (outs, columns), dtype=dtype, device="cuda")

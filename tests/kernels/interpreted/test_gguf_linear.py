@@ -9,6 +9,9 @@ import torch
 from gguf_cases import KINDS, decoded, random_blocks, random_weight
 from kernel_cases import assert_as_good_as_torch
 
+from octavo.engine.quant import gpu_blocks
+from octavo.engine.quant.base import LinearSpec, Part
+from octavo.engine.quant.blocks import BlockFormat
 from octavo.engine.quant.gpu_blocks import planes_of
 from octavo.kernels.gguf_decode import decode_planes
 from octavo.kernels.head_argmax import head_argmax, head_argmax_reference
@@ -153,3 +156,19 @@ def test_the_greedy_choice_of_a_head(kind, rows):
     expected, expected_ids = head_argmax_reference(hidden, exact.float())
     assert torch.equal(ids, expected_ids)
     torch.testing.assert_close(best, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
+def test_a_loaded_weight_gives_up_its_blocks_and_stays_the_same(kind):
+    form, spec = BlockFormat(kind), LinearSpec("w", (Part("w", 12),), 256, bias=True)
+    packed = form.allocate(spec, torch.float16, torch.device("cpu"))
+    packed.planes["blocks"].copy_(random_blocks(kind, 12, 256))
+    packed.bias.normal_()
+    before, ids, x = form.dequantize(packed), torch.tensor([7, 0]), torch.randn(3, 256).half()
+    packed.fused = gpu_blocks.view_of(form, packed)
+    assert "blocks" not in packed.planes
+    assert torch.equal(form.dequantize(packed), before)
+    assert torch.equal(form.dequantize(packed, ids), before[ids])
+    exact = x.double() @ before.double().T + packed.bias.double()
+    for product in (gpu_blocks.by_blocks_read, gpu_blocks.decoded, lambda x, held: form.linear(x, held)):
+        assert float((product(x, packed) - exact).norm() / exact.norm()) < 2e-3
