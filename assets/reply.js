@@ -252,7 +252,10 @@ function figures(stats, status) {
   const prompt = { n: stats.prompt, m: stats.cached };
   parts.push(stats.cached ? t("figures.cached", prompt) : t("figures.prompt", prompt));
   parts.push(t("figures.tokens", { n: stats.tokens }));
-  if (stats.drafted) parts.push(t("figures.accepted", { n: Math.round((100 * stats.accepted) / stats.drafted) }));
+  if (stats.drafted) {
+    const guesses = { m: stats.drafted, n: Math.round((100 * stats.accepted) / stats.drafted), x: (stats.speedup ?? 1).toFixed(1) };
+    parts.push(stats.speedup > 1.05 ? t("figures.faster", guesses) : t("figures.accepted", guesses));
+  }
   if (stats.left_out) parts.push(t("figures.left", { n: stats.left_out }));
   parts.push(has(`reason.${stats.reason}`) ? t(`reason.${stats.reason}`) : stats.reason);
   return parts.map((text) => h("span", {}, text));

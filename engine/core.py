@@ -83,6 +83,7 @@ class Counters:
     generated_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    guess_cost_steps: float = 0.0  # estimate: what checking guesses took longer, in plain steps
     aborted: int = 0
     failed: int = 0
 
@@ -428,6 +429,9 @@ class EngineCore:
             self.counters.draft_tokens += guessed
             self.counters.accepted_tokens += used
             if self._speculator is not None:
+                cost = self._speculator.cost(guessed)
+                request.saved_steps += used - cost
+                self.counters.guess_cost_steps += cost
                 self._speculator.observe(request, guessed, right)
 
     def _finish(
@@ -453,6 +457,7 @@ class EngineCore:
             request.num_generated,
             request.num_drafted,
             request.num_accepted,
+            request.saved_steps,
         )
         timings = self._timings(live)
         self._emit(request.id, Finished(request.id, reason, usage, timings, stopped_by, error, prompt_logprobs))

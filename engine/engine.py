@@ -362,7 +362,8 @@ class Engine:
             "page_size": self._parts.page_size,
         }
         requests = {"running": len(scheduler.running), "waiting": len(scheduler.waiting), "swapped": 0}
-        counters = dataclasses.asdict(self._core.counters) | {"preemptions": scheduler.num_preemptions}
+        totals = dataclasses.asdict(self._core.counters) | {"preemptions": scheduler.num_preemptions}
+        counters = {name: round(total) for name, total in totals.items()}
         self._snapshot, self._snapshot_s = (pages, requests, counters), now
 
 

@@ -49,6 +49,12 @@ class Usage:
     completion_tokens: int
     draft_tokens: int = 0  # guessed ahead and checked
     accepted_tokens: int = 0  # of those, the ones that were right and became part of the reply
+    saved_steps: float = 0.0  # estimate: steps that right guesses saved, less what checking took longer, in plain steps
+
+    @property
+    def speedup(self) -> float:
+        """Estimate: how many times as fast as plain decoding guesses made the reply."""
+        return self.completion_tokens / max(1.0, self.completion_tokens - self.saved_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,7 @@ class Request:
     preemptions: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
+    saved_steps: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.tokens:

@@ -147,6 +147,7 @@ def usage(finished: Sequence[Finished], *, choices_a_prompt: int = 1) -> dict[st
     completion = sum(one.usage.completion_tokens for one in finished)
     accepted = sum(one.usage.accepted_tokens for one in finished)
     rejected = sum(one.usage.draft_tokens for one in finished) - accepted
+    saved = sum(one.usage.saved_steps for one in finished)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -155,5 +156,6 @@ def usage(finished: Sequence[Finished], *, choices_a_prompt: int = 1) -> dict[st
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": rejected,
+            "prediction_speedup": round(completion / max(1.0, completion - saved), 3),
         },
     }

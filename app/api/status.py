@@ -27,6 +27,7 @@ COUNTERS = {
     "generated_tokens": "Tokens generated.",
     "draft_tokens": "Tokens guessed ahead.",
     "accepted_tokens": "Guessed tokens that were right.",
+    "guess_cost_steps": "Steps without guesses that checking them took as long as, as estimated.",
     "preemptions": "Requests that had to give up their memory for a while.",
     "aborted": "Requests ended by their clients.",
     "failed": "Requests ended by an error.",

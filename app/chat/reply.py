@@ -233,6 +233,7 @@ class Reply:
             left_out_turns=self._left_out_turns,
             draft_tokens=event.usage.draft_tokens,
             accepted_tokens=event.usage.accepted_tokens,
+            speedup=event.usage.speedup,
         )
         if event.reason == "error":
             if self._host.engine is not engine:

@@ -28,6 +28,7 @@ class ReplyStats:
     left_out_turns: int = 0  # oldest turns that did not fit the window
     draft_tokens: int = 0  # guessed ahead and checked
     accepted_tokens: int = 0  # of those, the ones that were right
+    speedup: float = 1.0  # estimate: how many times as fast as without guesses
 
 
 @dataclass(frozen=True, slots=True)

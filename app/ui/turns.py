@@ -173,6 +173,7 @@ def _figures(stats: ReplyStats | None) -> dict[str, Any] | None:
         "left_out": stats.left_out_turns,
         "drafted": stats.draft_tokens,
         "accepted": stats.accepted_tokens,
+        "speedup": round(stats.speedup, 2),
     }
 
 

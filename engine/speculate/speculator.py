@@ -78,6 +78,10 @@ class Speculator:
                     guesses[request.id] = Guesses(tokens, size)
         return guesses
 
+    def cost(self, guessed: int) -> float:
+        """What checking so many guesses of a request takes beyond a plain step, in plain steps."""
+        return self._cost.of_rows(self._rows).of(guessed) if guessed else 0.0
+
     def observe(self, request: Request, guessed: int, right: int) -> None:
         """What a check of a request's guesses came to."""
         cost = self._cost.of_rows(self._rows)

@@ -60,6 +60,8 @@ def test_guesses_are_checked_several_times_before_anybody_looks(
         assert counters.accepted_tokens == sum(usage.accepted_tokens for usage in usages)
         share = counters.accepted_tokens / counters.draft_tokens
         assert share > 0.95 if right == 1.0 else 0.2 < share < 0.5  # of three in a row, each right half of the time
+        assert all(usage.speedup > (2.0 if right == 1.0 else 1.1) for usage in usages)
+        assert counters.guess_cost_steps > 0
 
 
 def test_a_step_with_guesses_goes_on_from_one_under_way(harness: Make, fake_greedy: Greedy) -> None:

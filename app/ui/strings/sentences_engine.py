@@ -374,4 +374,8 @@ ZH_CN: dict[str, str] = {
     ),
     "The tokenizer class {name} has no tokenizer.json form.": "分词器类 {name} 没有 tokenizer.json 的形式。",
     "Use a checkpoint that carries a tokenizer.json file.": "请使用带有 tokenizer.json 文件的模型。",
+    "The mixture {name} needs rows of whole blocks; those of {base} have {count} columns.": (
+        "混合格式 {name} 需要由整块组成的行；{base} 的行有 {count} 列。"
+    ),
+    "Measure another shape.": "请测量另一种形状。",
 }

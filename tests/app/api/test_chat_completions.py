@@ -28,6 +28,7 @@ def test_a_reply_comes_in_openais_form(client: OpenAI) -> None:
     assert reply.usage.completion_tokens_details is not None
     assert reply.usage.completion_tokens_details.accepted_prediction_tokens == 0
     assert reply.usage.completion_tokens_details.rejected_prediction_tokens == 0
+    assert reply.usage.completion_tokens_details.model_extra == {"prediction_speedup": 1.0}
 
 
 def test_a_streamed_reply_has_the_same_text_and_usage(client: OpenAI) -> None:
