@@ -79,8 +79,8 @@ class _Captured:
 
 
 class CheckGraphs:
-    """Runs steps with guesses from graphs; `launch` returns None where a step must run eagerly. The newest token of each
-    row on the device must be that of the plan then."""
+    """Runs steps with guesses from graphs; `launch` returns None where a step must run eagerly. The device must know each
+    row's newest token of the plan by then."""
 
     def __init__(self, parts: GraphParts) -> None:
         from octavo.kernels import checks, rows
