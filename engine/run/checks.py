@@ -79,8 +79,8 @@ class _Captured:
 
 
 class CheckGraphs:
-    """Runs steps with guesses from graphs; `launch` returns None where a step must run eagerly. The device must know each
-    row's newest token of the plan by then."""
+    """Runs steps with guesses from graphs; `launch` returns None where a step must run eagerly. By then the device must
+    know the newest token of each of the plan's rows."""
 
     def __init__(self, parts: GraphParts) -> None:
         from octavo.kernels import checks, rows
