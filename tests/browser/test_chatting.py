@@ -28,11 +28,11 @@ def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
 def test_the_line_of_figures_says_how_many_guesses_were_right(page: Page) -> None:
     send(page, "guess 40 30 so much was guessed")
     wait_for_end(page)
-    assert "draft 75% right" in reply(page).locator(".figures").inner_text()
+    assert "40 guessed, 75% right, about 2.0× as fast" in reply(page).locator(".figures").inner_text()
     send(page, "echo nothing guessed")
     page.locator("article.reply").nth(1).wait_for()
     wait_for_end(page)
-    assert "draft" not in reply(page).locator(".figures").inner_text()
+    assert "guessed" not in reply(page).locator(".figures").inner_text()
 
 
 def test_markdown_is_drawn_with_code_tables_and_formulas(page: Page) -> None:

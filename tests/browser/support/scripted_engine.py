@@ -186,7 +186,8 @@ class ScriptedEngine:
         first_s = running.first_s or now
         count = len(running.tokens)
         speed = (count - 1) / (now - first_s) if count > 1 and now > first_s else 0.0
-        usage = Usage(running.prompt_tokens, running.prompt_tokens // 2, count, *running.guessed)
+        saved = count / 2 if running.guessed[0] else 0.0
+        usage = Usage(running.prompt_tokens, running.prompt_tokens // 2, count, *running.guessed, saved)
         timings = Timings(0.0, first_s - running.submitted_s, now - running.submitted_s, speed)
         self._emit(running, Finished(running.id, reason, usage, timings, error=error))
 
