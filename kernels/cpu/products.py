@@ -53,9 +53,9 @@ def unit_outputs(linear, size, parts):  # type: ignore[no-untyped-def]
 def way_of(step, linear):  # type: ignore[no-untyped-def]
     """How rows are kept for a weight."""
     form = linear[Linear.FORM]
-    if step[Step.WHOLE] and (form == Form.INT8 or (form == Form.INT4 and step[Step.COLUMNS])):
-        return WHOLE
-    return step[Step.COLUMNS] if step[Step.COLUMNS] else linear[Linear.ORDER]
+    if form == Form.PLAIN:
+        return step[Step.COLUMNS] if step[Step.COLUMNS] else linear[Linear.ORDER]
+    return WHOLE if step[Step.WHOLE] and (form == Form.INT8 or step[Step.COLUMNS]) else linear[Linear.ORDER]
 
 
 @njit(**EXACT)
