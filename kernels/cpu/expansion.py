@@ -1,6 +1,6 @@
-"""Weights in 8 or 4 bits as bfloat16, 16 rows at a time, for the tile unit: into memory that stays in the core's cache.
+"""Weights in 8 or 4 bits as bfloat16, 16 rows at a time, for the library's products with prompts.
 
-An int8 code is exact in bfloat16, and its row's scale multiplies the sums. An int4 code becomes code * scale + shift,
+An int8 code is exact in bfloat16, and its row's scale is to multiply the sums. An int4 code becomes code * scale + shift,
 rounded to nearest, as it is where torch multiplies 16-bit activations by such weights.
 """
 
