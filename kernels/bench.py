@@ -40,7 +40,7 @@ from octavo.kernels.device import device_traits
 from octavo.kernels.gguf_weight import KINDS, BlockWeight
 from octavo.kernels.kv_format import KVScales, head_bytes, quantize
 from octavo.kernels.paged_attention import AttentionShape
-from octavo.kernels.quant_weight import CodedWeight, words_of
+from octavo.kernels.quant_weight import CodedWeight, interleave_bytes, words_of
 
 LAYER_8B = AttentionShape(32, 8, 128, 128, 128**-0.5)
 LAYER_HALF_B = AttentionShape(14, 2, 64, 64, 64**-0.5)
@@ -259,7 +259,7 @@ def random_codes(code: str, outs: int, size: int) -> CodedWeight:
     scale = torch.rand(outs, 1, device="cuda") / 64 * size**-0.5
     codes = torch.randint(-127, 128, (outs, size), dtype=torch.int8, device="cuda")
     if code == "int8":
-        return CodedWeight(code, codes, scale, size, size)
+        return CodedWeight(code, interleave_bytes(codes), scale, size, size)
     return CodedWeight("e4m3", codes.float().to(torch.float8_e4m3fn).view(torch.uint8), scale, size, size)
 
 
@@ -267,12 +267,12 @@ def coded_cases(
     code: str, rows: int, hidden: int, inner: int, merged: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, float, float]]:
     """(product, seconds, GB/s of the weights) of a layer's products with weights in codes, with what stands around them
-    up to 16 rows, alone beyond; then decoding gate and up for the library's product."""
+    up to 16 rows, or 64 of codes in words, alone beyond; then decoding gate and up for the library's product."""
 
     def random(*dims: int) -> Tensor:
         return torch.randn(*dims, device="cuda", dtype=dtype) * dims[-1] ** -0.5
 
-    few = rows <= skinny_linear.MAX_ROWS
+    few = rows <= (skinny_linear.MAX_ROWS_OF_WORDS if code in ("int4", "int8") else skinny_linear.MAX_ROWS)
     stream, attended, gated, norm = random(rows, hidden), random(rows, hidden), random(rows, inner), random(hidden)
     squares = torch.rand(rows, triton.cdiv(hidden, 16), device="cuda")
 

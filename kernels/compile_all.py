@@ -52,7 +52,6 @@ from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.gguf_weight import KINDS, BlockWeight
 from octavo.kernels.kv_format import KVScales
-from octavo.kernels.linear_tiles import DotTile
 from octavo.kernels.paged_attention import AttentionShape
 from octavo.kernels.quant_weight import CodedWeight, words_of
 
@@ -284,22 +283,23 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
     """Weights in codes; without `full`, one generation gets all of them, each of the others what tells it apart."""
     hidden, inner = 896, 4864
     every = full or traits.capability == 90
-    codes = ("int4", "int8", "e4m3") if every or traits.capability in (75, 80) else ("int4",)
+    codes = ("int4", "int8", "int8 words", "e4m3") if every or traits.capability in (75, 80) else ("int4",)
     counts = (1, 8, 16, 64) if full else (1, 8, 64) if every else (8,) if traits.tensor_cores else (1,)
     for code, few in product(codes, counts):
-        if few > 16 and code != "int4" and not full:
+        if (few > 16 and code != "int4" and not full) or (code == "int8 words" and not traits.tensor_cores):
             continue
         x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
-        gate_up = _coded(code, 2 * inner, hidden, dtype, "shift")
+        gate_up = _coded(code, 2 * inner, hidden, dtype)
         folded = norm if skinny_linear.folds_norm(x, gate_up, True) else None
         skinny_linear.skinny_linear(x, gate_up, norm=folded, act="silu")
         if full or (every and few == 8):
-            down = _coded(code, hidden, inner, dtype, "zero")
+            down = _coded(code, hidden, inner, dtype, zero=True)
             skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
     if traits.tensor_cores:
-        _wide_products(dtype)
+        _wide_products(dtype, full)
     if every:
-        quant_decode.decode(_coded("int4", hidden, inner, dtype, "shift"), dtype)
+        quant_decode.decode(_coded("int4", hidden, inner, dtype), dtype)
+        quant_decode.decode(_coded("int8 words", hidden, inner, dtype), dtype)
         sums, scales = _empty(32, hidden, dtype=torch.int32), _empty(hidden, 1, dtype=torch.float32)
         token_codes.scale_sums(sums, scales[:32], scales, _empty(hidden, dtype=dtype), dtype)
         token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.int8)
@@ -341,27 +341,29 @@ def _blocks(kind: str, outs: int, size: int) -> BlockWeight:
     return BlockWeight(kind, codes, scale, size, KINDS[kind].group, high=high, unit=units)
 
 
-def _wide_products(dtype: torch.dtype) -> None:
-    """Products of some tens of rows by codes in words, and of weights whose outputs several programs share."""
-    hidden, inner, rows = 1024, 2816, 64
-    x, norm = _empty(rows, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
-    squares = _empty(rows, 16, dtype=torch.float32)
-    gate_up, wide = _coded("int4", 2 * inner, hidden, dtype, "shift"), DotTile(64, 64, 128, 2, 4, wide=True)
-    skinny_linear.skinny_linear(x, gate_up, squares=squares, eps=1e-6, act="silu", tile=wide)
-    words, scale = _empty(hidden, words_of(inner) * 2, dtype=torch.int16), _empty(hidden, 1, dtype=torch.float32)
-    down, shared = CodedWeight("int8", words, scale, inner, inner), DotTile(64, 64, 128, 3, 4, split=2, wide=True)
-    skinny_linear.skinny_linear_add(_empty(rows, inner, dtype=dtype), down, None, x, norm, tile=shared)
-    plain = _empty(hidden, inner, dtype=dtype)
-    tile = DotTile(64, 64, 64, 4, 4, split=2)
-    skinny_linear.skinny_linear_add(_empty(rows, inner, dtype=dtype), plain, None, x, norm, tile=tile)
+def _wide_products(dtype: torch.dtype, full: bool) -> None:
+    """Products of some tens of rows by codes in words, of a large model, whose tiles take the most shared memory."""
+    hidden, inner = 4096, 14336
+    for code, some in product(("int4", "int8 words"), (32, 64) if full else (64,)):
+        x, norm = _empty(some, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
+        gate_up, down = _coded(code, 2 * inner, hidden, dtype), _coded(code, hidden, inner, dtype)
+        squares = _empty(some, 32, dtype=torch.float32)
+        skinny_linear.skinny_linear(x, gate_up, squares=squares, eps=1e-6, act="silu")
+        skinny_linear.skinny_linear_add(_empty(some, inner, dtype=dtype), down, None, x, norm)
+        if full:
+            head_argmax.head_argmax(x, gate_up)
 
 
-def _coded(code: str, outs: int, size: int, dtype: torch.dtype, kind: str) -> CodedWeight:
+def _coded(code: str, outs: int, size: int, dtype: torch.dtype, zero: bool = False) -> CodedWeight:
+    """In int4 with zero points or with shifts."""
+    if code == "int8 words":
+        words = _empty(outs, words_of(size) * 2, dtype=torch.int16)
+        return CodedWeight("int8", words, _empty(outs, 1, dtype=torch.float32), size, size)
     if code != "int4":
         codes = _empty(outs, size, dtype=torch.int8 if code == "int8" else torch.uint8)
-        return CodedWeight(code, codes, _empty(outs, 1, dtype=torch.float32), size, size)  # type: ignore[arg-type]
+        return CodedWeight(code, codes, _empty(outs, 1, dtype=torch.float32), size, size)
     words, scale = _empty(outs, words_of(size), dtype=torch.int16), _empty(outs, -(-size // 128), dtype=dtype)
-    if kind == "shift":
+    if not zero:
         return CodedWeight("int4", words, scale, size, 128, shift=scale)
     return CodedWeight("int4", words, scale, size, 128, zero=_empty(*scale.shape, dtype=torch.uint8))
 

@@ -35,7 +35,7 @@ def head_argmax_reference(hidden: Tensor, weight: Tensor, bias: Tensor | None = 
 def head_argmax(
     hidden: Tensor, weight: Tensor | CodedWeight, bias: Tensor | None = None, tile: GemvTile | DotTile | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `head_argmax_reference` for 1 to 16 dense rows."""
+    """As `head_argmax_reference` for the rows that `skinny_linear` takes, dense ones."""
     rows, size = hidden.shape
     device = hidden.device
     if tile is None:

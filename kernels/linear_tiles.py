@@ -25,12 +25,12 @@ class GemvTile:
 
 @dataclass(frozen=True, slots=True)
 class DotTile:
-    """A launch of `tile_kernel` or `quant_tile_kernel`, or if `wide` of `quant_wide_tile_kernel`: rows padded to
-    `block_t`, `slices` neighbouring input blocks a turn, `first` weights of each output asked for before the input is
-    waited for, `split` programs an output, each over its part of the input (not of `quant_tile_kernel`).
+    """A launch of `tile_kernel`, or of 4-bit codes of `quant_tile_kernel`, or if `wide` of `quant_wide_tile_kernel`.
 
-    Of codes in words, a program computes `tiles` blocks of outputs, and `block_k` is always 128. `pairs`: 8-bit codes
-    become bfloat16 two at a time by whole-number instructions.
+    Rows are padded to `block_t`; `slices` neighbouring input blocks a turn. `tile_kernel` asks for `first` weights of
+    each output before it waits for its input. The others have a `block_k` of 128: `quant_tile_kernel` computes `tiles`
+    blocks of outputs a program, `quant_wide_tile_kernel` takes `split` programs an output, each over its part of the
+    input. `pairs`: E4M3 becomes bfloat16 two numbers at a time, by whole-number instructions.
     """
 
     block_t: int
@@ -51,15 +51,17 @@ def handed_in(device: torch.device, tile: DotTile, outs: int, rows: int, gated: 
 
     A device has one set of tickets, so such launches must follow one another on one stream.
     """
-    tickets = _tickets(device)
+    tickets = tickets_of(device)
     if tile.split == 1:
         return tickets, tickets
-    blocks = triton.cdiv(outs, tile.block_n * tile.tiles) * triton.cdiv(rows, tile.block_t)
-    lines = tile.tiles * (2 if gated else 1)
-    sums = blocks * tile.split * lines * tile.block_n * tile.block_t
+    blocks = triton.cdiv(outs, tile.block_n) * triton.cdiv(rows, tile.block_t)
+    assert blocks <= MAX_BLOCKS
+    sums = blocks * tile.split * (2 if gated else 1) * tile.block_n * tile.block_t
     return torch.empty(sums, dtype=torch.float32, device=device), tickets
 
 
 @lru_cache(maxsize=16)
-def _tickets(device: torch.device) -> Tensor:
+def tickets_of(device: torch.device) -> Tensor:
+    """The device's tickets, int32 zeros. They must be there before a graph is captured: what a capture allocates
+    belongs to its graph."""
     return torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from octavo.kernels.device import device_traits
 from octavo.kernels.quant_linear import code_of
-from octavo.kernels.quant_number import scaled_by_bits, wide_number
+from octavo.kernels.quant_number import INT8_WORDS, scaled_by_bits, wide_number
 from octavo.kernels.quant_weight import CodedWeight
 
 _BLOCK = 1024
@@ -27,12 +27,13 @@ def decode(weight: CodedWeight, dtype: torch.dtype) -> Tensor:
     out = torch.empty((outs, size), dtype=dtype, device=weight.codes.device)
     zero = weight.zero if weight.shift is None else weight.shift
     four_bit = weight.code == "int4"
+    code = 0 if four_bit else code_of(weight, weight.codes.device, device_traits(weight.codes.device))
     _decode_kernel[(outs, triton.cdiv(size, _BLOCK))](
-        weight.codes, weight.scale, weight.scale if zero is None else zero, out,
+        weight.codes.view(torch.int8) if code == INT8_WORDS else weight.codes, weight.scale,
+        weight.scale if zero is None else zero, out,
         SIZE=size, GROUP=weight.group, OFFSET=weight.offset if weight.zero is None else 0,
         ZERO=0 if zero is None else 1 if weight.shift is None else 2,
-        CODE=0 if four_bit else code_of(weight, weight.codes.device, device_traits(weight.codes.device)),
-        BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+        CODE=code, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
@@ -59,6 +60,10 @@ def _decode_kernel(
         words: tl.constexpr = (SIZE + 127) // 128 * 32
         w = tl.load(codes_ptr + row * words + col // 128 * 32 + col % 32, mask=inside, other=0).to(tl.int32)
         number = ((w >> (col // 32 % 4 * 4)) & 15).to(tl.float32)
+    elif CODE == 5:
+        filled: tl.constexpr = (SIZE + 127) // 128 * 128
+        place = col // 128 * 128 + col % 64 * 2 + col // 64 % 2
+        number = tl.load(codes_ptr + row * filled + place, mask=inside, other=0).to(tl.float32)
     else:
         number = wide_number(tl.load(codes_ptr + row * SIZE + col, mask=inside, other=0), CODE)
     if ZERO == 1:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from octavo.kernels.gguf_linear import block_tile, launch_blocks
 from octavo.kernels.gguf_weight import BlockWeight
 from octavo.kernels.linear_tiles import DotTile, GemvTile, handed_in
 from octavo.kernels.quant_gemv import quant_gemv_kernel
-from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, INT8_PAIRS
+from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, INT8_WORD_PAIRS, INT8_WORDS
 from octavo.kernels.quant_tile import quant_tile_kernel
 from octavo.kernels.quant_weight import BLOCK, CodedWeight
 from octavo.kernels.quant_wide_tile import quant_wide_tile_kernel
@@ -25,10 +26,11 @@ from octavo.kernels.quant_wide_tile import quant_wide_tile_kernel
 
 def code_of(weight: CodedWeight, device: torch.device, traits: DeviceTraits, pairs: bool = False) -> int:
     """What the kernels of 8-bit codes are told to do with a weight's entries; `pairs`: two at a time where possible."""
-    if pairs and device.type != "cpu" and traits.tensor_cores:
-        return INT8_PAIRS if weight.code == "int8" else E4M3_PAIRS
+    pairs = pairs and device.type != "cpu" and traits.tensor_cores
     if weight.code == "int8":
-        return INT8
+        return INT8 if not weight.in_words else INT8_WORD_PAIRS if pairs else INT8_WORDS
+    if pairs:
+        return E4M3_PAIRS
     return E4M3 if device.type != "cpu" and traits.capability >= 89 else E4M3_BY_BITS
 
 
@@ -73,7 +75,7 @@ def launch_low_bits(
         around["next_norm"], around["next_x"], around["next_squares"],
     )  # fmt: skip
     options |= codes | {
-        "BLOCK_T": tile.block_t, "STAGES": tile.stages, "FIRST": tile.first, "NEXT": around["next"],
+        "BLOCK_T": tile.block_t, "STAGES": tile.stages, "NEXT": around["next"],
         "PARTS": triton.next_power_of_2(parts) if parts else 0,
     }  # fmt: skip
     if tile.wide:
@@ -93,16 +95,17 @@ def coded_tile(weight: CodedWeight, rows: int, gated: bool, traits: DeviceTraits
     if isinstance(weight, BlockWeight):
         return block_tile(weight, rows, gated, traits)
     outs, size = weight.shape
-    if weight.interleaved:
-        return DotTile(8 if rows <= 8 else 16 if rows <= 16 else 64, 64, BLOCK, 4, 4, wide=True)
-    return choose_coded_tile(weight.code, weight.group, rows, outs // 2 if gated else outs, size, gated, traits)
+    outs = outs // 2 if gated else outs
+    if rows > 16 and weight.in_words:
+        return choose_wide_tile(weight.code, rows, outs, size, gated, traits)
+    return choose_coded_tile(weight.code, weight.group, rows, outs, size, gated, traits)
 
 
 @lru_cache(maxsize=256)
 def choose_coded_tile(
     code: str, group: int, rows: int, outs: int, size: int, gated: bool, traits: DeviceTraits
 ) -> GemvTile | DotTile:
-    """The same for codes of this shape.
+    """The same for up to 16 rows of codes of this shape, and for more of codes that are not in words.
 
     Measured on an H200 with the shapes of an 8B model. One row of 4-bit codes and of E4M3 is faster by multiply-adds
     (51 against 80 and 81 against 114 us a layer), of int8 by tensor cores (69 against 80 us, each product alone).
@@ -113,11 +116,53 @@ def choose_coded_tile(
         return _four_bit_tile(rows, size, gated)
     if rows > 16:
         return DotTile(64, 64, 128, 3, 4) if gated or outs > size else DotTile(32, 64, 128, 4, 4)
-    rows_padded = 8 if rows <= 8 else 16
+    rows_padded, pairs = 8 if rows <= 8 else 16, code == "e4m3"
     # as for 16-bit weights, more than 48 KiB of shared memory each, so that it need not be divided anew in between
     if not gated and outs > size > 1024:
-        return DotTile(rows_padded, 16, 256, 3, 4, slices=4)
-    return DotTile(rows_padded, 16, 128, 6 if rows <= 8 and not gated else 4, 4, slices=4)
+        return DotTile(rows_padded, 16, 256, 3, 4, slices=4, pairs=pairs)
+    stages = 6 if rows <= 8 and not gated else 3 if pairs and outs > size > 1024 else 4
+    return DotTile(rows_padded, 16, 128, stages, 4, slices=4, pairs=pairs)
+
+
+@lru_cache(maxsize=256)
+def choose_wide_tile(code: str, rows: int, outs: int, size: int, gated: bool, traits: DeviceTraits) -> DotTile:
+    """The same for 17 to 64 rows of codes in words.
+
+    Measured on an H200 with 64 rows of an 8B and a 0.5B model and groups of 128, in a layer's order: 113 and 39 us a
+    layer of int4, 99 and 36 of int8, where programs that had an output's whole input took 238, 52, 220 and 47.
+    """
+    rows_padded, bits, multiprocessors = 32 if rows <= 32 else 64, 4 if code == "int4" else 8, traits.multiprocessors
+    # a program that shares its outputs has at least 8 turns of the input, or handing in costs more than it gains
+    most = 1 if gated else max(1, min(4, triton.cdiv(size, BLOCK) // 8))
+
+    def parts(block_n: int, programs: int) -> int:
+        blocks = triton.cdiv(outs, block_n)
+        return next((part for part in (4, 2) if part <= most and blocks * part <= programs), 1)
+
+    # one large program a multiprocessor, where so many come out that few are idle
+    split = parts(128, multiprocessors)
+    programs = triton.cdiv(outs, 128) * split
+    busy = programs / (triton.cdiv(programs, multiprocessors) * multiprocessors)
+    large = DotTile(rows_padded, 128, BLOCK, 3 if bits == 4 else 4, 8, split=split, wide=True)
+    if busy > 0.8 and not (gated and bits == 8) and _wide_bytes(large, bits, gated, traits) <= traits.shared_bytes:
+        return large
+    split = parts(64, 3 * multiprocessors)
+    if split == 1 and 2 * triton.cdiv(outs, 64) <= multiprocessors:
+        # few outputs and a short input: more programs, by fewer rows
+        return _four_bit_tile(rows, size, gated) if bits == 4 else DotTile(32, 64, BLOCK, 3, 4, wide=True)
+    stages = 2 if bits == 4 and split > 1 else 3  # three programs of two stages share a multiprocessor
+    small = DotTile(rows_padded, 64, BLOCK, stages, 4, split=split, wide=True)
+    return small if _wide_bytes(small, bits, gated, traits) <= traits.shared_bytes else replace(small, stages=2)
+
+
+def _wide_bytes(tile: DotTile, bits: int, gated: bool, traits: DeviceTraits) -> int:
+    """Most shared memory of a wide tile: of 4-bit codes a turn takes 256 columns, with scales and shifts of 4 bytes."""
+    columns = 2 * BLOCK if bits == 4 else BLOCK
+    lines = tile.block_n * (2 if gated else 1)
+    # products that read shared memory themselves keep one more turn of the activations
+    turns_of_x = tile.stages if traits.capability // 10 in (9, 10) else tile.stages - 1
+    codes = lines * (columns * bits // 8 + (8 if bits == 4 else 0))
+    return turns_of_x * tile.block_t * columns * 2 + (tile.stages - 1) * codes
 
 
 def _gemv_rows(code: str, traits: DeviceTraits) -> int:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-PLAIN, INT8, E4M3, E4M3_BY_BITS, INT8_PAIRS, E4M3_PAIRS = range(6)  # CODE of the kernels; the third needs compute
-# capability 8.9, the last two 8.0, bfloat16 and a GPU: two numbers at a time by whole-number instructions
+# CODE of the kernels. E4M3 needs compute capability 8.9; those in pairs, two numbers at a time by whole-number
+# instructions, a GPU of 8.0 and bfloat16; from INT8_WORDS on, a weight's entries are words of two int8 codes.
+PLAIN, INT8, E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8_WORDS, INT8_WORD_PAIRS = range(7)
 
 
 @triton.jit
@@ -27,8 +28,9 @@ def wide_number(w, CODE: tl.constexpr):
 
 
 @triton.jit
-def operand(w, dtype: tl.constexpr, CODE: tl.constexpr):
-    """The same as an operand of a matrix product in a 16-bit type (or float32); all are exact in it."""
+def operand(w, dtype: tl.constexpr, CODE: tl.constexpr, half: tl.constexpr):
+    """The same as an operand of a matrix product in a 16-bit type (or float32); all are exact in it. Of words, the
+    lower (half 0) or upper codes; of E4M3_PAIRS, the numbers themselves."""
     if CODE == 0:
         return w
     if CODE == 2:
@@ -36,21 +38,14 @@ def operand(w, dtype: tl.constexpr, CODE: tl.constexpr):
     if CODE == 3:
         return half_of_e4m3(w).to(dtype)
     if CODE == 4:
-        return _four_bfloat16(_INT8_INTO_BFLOAT16, w)
-    if CODE == 5:
-        return _four_bfloat16(_E4M3_INTO_BFLOAT16, w)
+        return tl.inline_asm_elementwise(
+            _E4M3_INTO_BFLOAT16, "=r,=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=4
+        )  # fmt: skip
+    if CODE >= 5:
+        return eight_bit_operand(w, half, dtype, CODE == 6)
     return w.to(dtype)
 
 
-# A byte's seven lower bits in the mantissa of 128 are 128 + what they stand for; 128 is taken away, or 256 where the
-# sign bit is set.
-_INT8_INTO_BFLOAT16: tl.constexpr = tl.constexpr("""
-{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80;
-prmt.b32 p, $2, $2, 0x4140; lop3.b32 s, p, 0x00800080, 0xc300c300, 0xea; lop3.b32 p, p, 0x007f007f, 0x43004300, 0xea;
-fma.rn.bf16x2 $0, p, one, s;
-prmt.b32 p, $2, $2, 0x4342; lop3.b32 s, p, 0x00800080, 0xc300c300, 0xea; lop3.b32 p, p, 0x007f007f, 0x43004300, 0xea;
-fma.rn.bf16x2 $1, p, one, s; }
-""")
 # E4M3's exponent, moved to the end of bfloat16's, reads as 120 less.
 _E4M3_INTO_BFLOAT16: tl.constexpr = tl.constexpr("""
 { .reg .b32 p, s, more, none, zero; mov.b32 more, 0x7b807b80; mov.b32 none, 0x80008000; mov.b32 zero, 0;
@@ -59,11 +54,6 @@ fma.rn.bf16x2 $0, p, more, none;
 prmt.b32 p, $2, zero, 0x3424; shr.b32 s, p, 4; and.b32 s, s, 0x07f007f0; lop3.b32 p, p, 0x80008000, s, 0xea;
 fma.rn.bf16x2 $1, p, more, none; }
 """)
-
-
-@triton.jit
-def _four_bfloat16(instructions: tl.constexpr, w):
-    return tl.inline_asm_elementwise(instructions, "=r,=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=4)
 
 
 @triton.jit
@@ -209,7 +199,8 @@ def scaled_by_pair(number, scale, shift, half: tl.constexpr, SHIFTED: tl.constex
     )
 
 
-# As in _INT8_INTO_BFLOAT16, for the lower bytes of two words.
+# The lower bytes of two words: their seven lower bits in the mantissa of 128 are 128 + what they stand for; 128 is
+# taken away, or 256 where the sign bit is set.
 _BYTES_INTO_BFLOAT16: tl.constexpr = tl.constexpr(
     " lop3.b32 s, p, 0x00800080, 0xc300c300, 0xea; lop3.b32 p, p, 0x007f007f, 0x43004300, 0xea;"
     " fma.rn.bf16x2 $0, p, one, s; }"

@@ -8,7 +8,8 @@ stands around the product is as in linear_tile.py. Bound by reading the codes on
 the decoding for many.
 """
 
-# mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
+# A kernel's tuples grow while it is compiled, which types do not follow.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.dependent_launch import prefetch_lines
 from octavo.kernels.linear_epilogue import store_tile
 from octavo.kernels.quant_number import four_bit_operand
 
@@ -55,7 +55,6 @@ def quant_tile_kernel(
     ACT: tl.constexpr,
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
-    FIRST: tl.constexpr,
     BF16: tl.constexpr,
     ASM: tl.constexpr,
 ):
@@ -64,8 +63,7 @@ def quant_tile_kernel(
 
     ZERO 1: zero uint8 [outs, groups] is taken from the codes instead of OFFSET; 2: it is the shift, added after
     scaling. SLICES > 1: so many blocks of columns a turn. A program computes TILES blocks of outputs, which share the
-    activations. FIRST: so many weights of each row are asked for before the kernel that computes x has ended. PARTS,
-    NEXT and BEST as in linear_epilogue.py.
+    activations. PARTS, NEXT and BEST as in linear_epilogue.py.
     """
     GATED: tl.constexpr = ACT >= 0
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
@@ -105,10 +103,6 @@ def quant_tile_kernel(
         scale += _of_groups(scale_ptr, row, group_piece, SIZE, GROUP, SLICES)
         if ZERO > 0:
             zero += _of_groups(zero_ptr, row, group_piece, SIZE, GROUP, SLICES)
-        if EARLY and FIRST > 0:
-            # what no kernel of the step writes is asked for before the kernel that computes x has ended
-            lines = row[:, None] * WORDS + tl.minimum(tl.arange(0, FIRST // 256) * 64, WORDS - 1)[None, :]
-            prefetch_lines(words_ptr + lines)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()

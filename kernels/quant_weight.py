@@ -1,11 +1,12 @@
-"""Weights in fewer bits as kernels read them: which planes there are, and the order of 4-bit codes.
+"""Weights in fewer bits as kernels read them: which planes there are, and the order of codes in words.
 
-Eight-bit codes stay in the order of the row, or int8 codes of 128 neighbours are interleaved: their 16-bit word e (from
-0 to 63) holds the code of column e in its lower half, that of column 64 + e in its upper one. Four-bit codes of 128
-neighbours always are: their 16-bit word e (from 0 to 31) holds the codes of columns e, 32 + e, 64 + e and 96 + e, the
-first in its lowest bits. So 16 bytes that a thread loads at once meet four runs of 8 activations, each 16 bytes too,
-and the codes of two words become two operands of a matrix product by one shift and one mask. A row is filled up to a
-multiple of 128 columns; what is beyond its size is not used.
+Four-bit codes of 128 neighbours are interleaved: their 16-bit word e (from 0 to 31) holds the codes of columns e,
+32 + e, 64 + e and 96 + e, the first in its lowest bits. So are int8 codes where tensor cores multiply by them: their
+word e (from 0 to 63) holds the code of column e in its lower half, that of column 64 + e in its upper one. So 16 bytes
+that a thread loads at once meet two or four runs of 8 activations, each 16 bytes too, and the codes of two words become
+two operands of a matrix product by one shift and one mask. A row is filled up to a multiple of 128 columns; what is
+beyond its size is not used. E4M3 stays in the order of the row, and so do int8 codes that are multiplied by int8
+activations or without tensor cores.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 128  # columns whose 4-bit codes are interleaved
+BLOCK = 128  # columns whose codes are interleaved
 _RUN = 1 << 24  # codes put into order at a time: some ten megabytes
 
 
@@ -23,10 +24,9 @@ _RUN = 1 << 24  # codes put into order at a time: some ten megabytes
 class CodedWeight:
     """A weight [outs, size] = (code - offset or zero) * scale + shift.
 
-    codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32], interleaved "int8" int16
-    [outs, blocks * 64]. scale [outs, groups], a group
-    being `group` columns (a multiple of 32, or the whole row). zero uint8 and shift [outs, groups] where there are any.
-    Blocks of GGUF are a kind of their own: gguf_weight.py.
+    codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32], "int8" in words int16
+    [outs, blocks * 64]. scale [outs, groups], a group being `group` columns (a multiple of 32, or the whole row). zero
+    uint8 and shift [outs, groups] where there are any. Blocks of GGUF are a kind of their own: gguf_weight.py.
     """
 
     code: str
@@ -43,9 +43,9 @@ class CodedWeight:
         return self.codes.shape[0], self.size
 
     @property
-    def interleaved(self) -> bool:
-        """Whether these are int8 codes in words."""
-        return self.code == "int8" and self.codes.dtype == torch.int16
+    def in_words(self) -> bool:
+        """Whether codes are interleaved."""
+        return self.code in ("int4", "int8") and self.codes.dtype == torch.int16
 
     @property
     def nbytes(self) -> int:
@@ -60,7 +60,7 @@ class CodedWeight:
         elif self.code == "e4m3":
             numbers = self.codes.view(torch.float8_e4m3fn).to(dtype)
         else:
-            codes = separate_bytes(self.codes, self.size) if self.interleaved else self.codes
+            codes = separate_bytes(self.codes, self.size) if self.in_words else self.codes
             numbers = codes.to(dtype)
 
         def spread(plane: Tensor) -> Tensor:
@@ -98,9 +98,13 @@ def interleave_codes(codes: Tensor, size: int) -> Tensor:
 
 def interleave_bytes(codes: Tensor) -> Tensor:
     """int8 [rows, size] to int16 [rows, blocks * 64]."""
-    size = codes.shape[1]
-    blocks = torch.nn.functional.pad(codes, (0, -size % BLOCK)).view(codes.shape[0], -1, 2, BLOCK // 2)
-    return blocks.transpose(2, 3).contiguous().view(torch.int16).flatten(1)
+    rows, size = codes.shape
+    out = torch.empty((rows, -(-size // BLOCK), BLOCK // 2, 2), dtype=torch.int8, device=codes.device)
+    step = max(1, _RUN // max(1, size))
+    for begin in range(0, rows, step):
+        some = torch.nn.functional.pad(codes[begin : begin + step], (0, -size % BLOCK))
+        out[begin : begin + step] = some.view(some.shape[0], -1, 2, BLOCK // 2).transpose(2, 3)
+    return out.view(torch.int16).flatten(1)
 
 
 def separate_bytes(words: Tensor, size: int) -> Tensor:

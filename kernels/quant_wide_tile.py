@@ -8,7 +8,8 @@ a shift and a masked or. All 128 columns are one product, whose instructions run
 have a scale for each output at the end. What stands around the product is as in linear_tile.py.
 """
 
-# mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
+# A kernel's tuples grow while it is compiled, which types do not follow.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.dependent_launch import prefetch_lines
 from octavo.kernels.linear_epilogue import store_tile
 from octavo.kernels.linear_split import summed_by_last
 from octavo.kernels.quant_number import eight_bit_operand, four_bit_operand, scaled_by_pair, scaled_operand
@@ -51,7 +51,6 @@ def quant_wide_tile_kernel(
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
     SPLIT: tl.constexpr,
-    FIRST: tl.constexpr,
     PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -64,7 +63,7 @@ def quant_wide_tile_kernel(
 ):
     """x [rows, SIZE]; words int16 [outs, blocks * 32] of 4-bit codes with what quant_tile.py says of them, or
     [outs, blocks * 64] of int8 codes with scale [outs, 1], twice as many outputs = gate | up if ACT >= 0; residual, out
-    [rows, outs]. FIRST, PARTS, NEXT and BEST as in linear_tile.py; SPLIT, partial and tickets as in linear_split.py.
+    [rows, outs]. PARTS, NEXT and BEST as in linear_tile.py; SPLIT, partial and tickets as in linear_split.py.
     """
     GATED: tl.constexpr = ACT >= 0
     LINES: tl.constexpr = 2 if GATED else 1
@@ -91,10 +90,6 @@ def quant_wide_tile_kernel(
     if GATED:
         line += (row + outs,)
         sums += sums
-    for i in tl.static_range(LINES):
-        if EARLY and FIRST > 0:
-            ahead = begin * (WORDS // TURNS) + tl.arange(0, FIRST * BITS // 1024) * 64
-            prefetch_lines(words_ptr + line[i][:, None] * WORDS + tl.minimum(ahead, WORDS - 1)[None, :])
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()

@@ -23,12 +23,13 @@ from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
-from octavo.kernels.linear_tiles import DotTile, GemvTile, handed_in
+from octavo.kernels.linear_tiles import DotTile, GemvTile
 from octavo.kernels.quant_linear import code_of, coded_tile, launch_low_bits
 from octavo.kernels.quant_number import PLAIN
 from octavo.kernels.quant_weight import CodedWeight, coded_reference
 
 MAX_ROWS = 16
+MAX_ROWS_OF_WORDS = 64  # of codes in words
 GEMV_ROWS = 2  # up to here multiply-adds keep up with the memory
 MAX_ROWS_OF_LARGE = 8  # of weights beyond SMALL_BYTES the library's kernels take more rows as fast
 SMALL_BYTES = 32 << 20
@@ -84,7 +85,8 @@ def skinny_linear(
     out: Tensor | None = None,
     tile: GemvTile | DotTile | None = None,
 ) -> Tensor:
-    """As `skinny_linear_reference` for 1 to 16 rows, all of it dense; `out` may be the residual itself.
+    """As `skinny_linear_reference` for 1 to 16 rows, or 64 of weights in codes, all of it dense; `out` may be the
+    residual itself.
 
     What multiply-adds compute takes `norm` (see `folds_norm`); else x and squares of a Normed stand for both.
     """
@@ -160,7 +162,7 @@ def launch(
     parts = 0 if squares is None else squares.shape[1]
     nexts = (x, x, x) if normed is None else (next_norm, normed.x, normed.squares)
     if isinstance(weight, CodedWeight):
-        if weight.code not in ("int8", "e4m3") or weight.interleaved:
+        if weight.code not in ("int8", "e4m3") or (isinstance(tile, DotTile) and tile.wide):
             around = {
                 "bias": bias_or_x, "residual": residual_or_x, "ids": ids_or_x, "norm": norm, "eps": eps,
                 "squares": squares_or_x, "parts": parts, "next": normed is not None,
@@ -169,7 +171,8 @@ def launch(
             launch_low_bits(x, weight, out, tile, around, options)
             return
         codes, scale = weight.codes, weight.scale
-        pairs = isinstance(tile, DotTile) and tile.pairs and x.dtype == torch.bfloat16
+        assert isinstance(tile, DotTile) or not weight.in_words
+        pairs = isinstance(tile, DotTile) and (tile.pairs or weight.in_words) and x.dtype == torch.bfloat16
         options["CODE"] = code_of(weight, x.device, device_traits(x.device), pairs)
     else:
         codes, scale = weight, x
@@ -181,10 +184,9 @@ def launch(
             ROWS=rows, NORM=norm is not None, WHOLE=tile.whole, **options,
         )  # fmt: skip
         return
-    tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t), tile.split)](
-        x, squares_or_x, codes, scale, bias_or_x, residual_or_x, out, ids_or_x, *nexts,
-        *handed_in(x.device, tile, outs, rows, act is not None), rows, outs, parts, eps,
-        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices, FIRST=tile.first, SPLIT=tile.split,
+    tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t))](
+        x, squares_or_x, codes, scale, bias_or_x, residual_or_x, out, ids_or_x, *nexts, rows, outs, parts, eps,
+        BLOCK_T=tile.block_t, STAGES=tile.stages, SLICES=tile.slices, FIRST=tile.first,
         PARTS=triton.next_power_of_2(parts) if parts else 0, NEXT=normed is not None, **options,
     )  # fmt: skip
 
@@ -214,9 +216,11 @@ def suits(rows: int, outs: int, size: int, dtype: torch.dtype, device: torch.dev
     return device_traits(device).tensor_cores and rows <= (MAX_ROWS if small else MAX_ROWS_OF_LARGE)
 
 
-def suits_codes(rows: int, dtype: torch.dtype, device: torch.device) -> bool:
+def suits_codes(rows: int, weight: CodedWeight, dtype: torch.dtype, device: torch.device) -> bool:
     """The same for weights in codes, which are read as they are by no other kernel."""
-    most = MAX_ROWS if device_traits(device).tensor_cores else 1
+    most = 1
+    if device_traits(device).tensor_cores:
+        most = MAX_ROWS_OF_WORDS if weight.in_words else MAX_ROWS
     return dtype in (torch.bfloat16, torch.float16) and 1 <= rows <= most
 
 

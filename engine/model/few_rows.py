@@ -55,10 +55,10 @@ class FewRows:
         """Whether this product is computed here: of few rows, dense, by resident weights that kernels can read."""
         if not _resident(ref) or not x.is_contiguous():
             return False
-        spec = ref.spec
-        if isinstance(ref.format, PlainFormat):
+        spec, fused = ref.spec, ref.acquire().fused
+        if isinstance(ref.format, PlainFormat) or fused is None:
             return suits(x.shape[0], spec.out_dim, spec.in_dim, x.dtype, x.device)
-        return suits_codes(x.shape[0], x.dtype, x.device)
+        return suits_codes(x.shape[0], fused, x.dtype, x.device)
 
     def norm_linear(self, hidden: Tensor, norm: Tensor | None, eps: float, ref: WeightRef, act: str | None) -> Tensor:
         """A linear of the norm of the residual stream [T, in]: [T, out], or its gated activation."""

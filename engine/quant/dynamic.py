@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo.engine.quant.base import Packed
+from octavo.engine.quant.base import LinearSpec, Packed
 from octavo.engine.quant.codes import FLOAT8, INT8, Code
 from octavo.engine.quant.grouped import GroupedFormat
 
@@ -29,6 +29,9 @@ class DynamicInt8Format(GroupedFormat):
 
     name: str = "int8-dynamic"
     code: Code = INT8
+
+    def interleaves(self, spec: LinearSpec) -> bool:
+        return False  # whole-number products read the codes in order
 
     def decodes(self, device: torch.device) -> bool:
         return False
@@ -49,6 +52,9 @@ class LLMInt8Format(GroupedFormat):
 
     name: str = "llm-int8"
     code: Code = INT8
+
+    def interleaves(self, spec: LinearSpec) -> bool:
+        return False
 
     def decodes(self, device: torch.device) -> bool:
         return device.type == "cuda"

@@ -1,9 +1,9 @@
 """int4, int8 and E4M3 weights on a GPU through kernels that read the codes: see kernels/quant_linear.py.
 
-Up to 16 rows (2 without tensor cores) a product is bound by reading the codes, and what stands around it is folded in;
-up to 64 it decodes on the way to the tensor cores; for more, the weight is decoded to 16 bit by one kernel and
-multiplied by the library. Formats that round activations do so from 17 rows on, where 8 bits by 8 are faster: below,
-reading is all that counts, and the exact product costs nothing.
+Up to 64 rows (one without tensor cores) a product decodes on the way to the multipliers, and what stands around it is
+folded in; for more, the weight is decoded to 16 bit by one kernel and multiplied by the library. Formats that round
+activations do so from 17 rows on, where 8 bits by 8 are faster: below, reading is all that counts, and the exact
+product costs nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from octavo.engine.quant.codes import UnsignedCode
 from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format, LLMInt8Format, has_float8_units
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import Fused, Product, register
+from octavo.kernels.linear_tiles import tickets_of
 from octavo.kernels.quant_decode import decode
 from octavo.kernels.quant_weight import CodedWeight
 from octavo.kernels.skinny_linear import skinny_linear
@@ -32,12 +33,17 @@ def four_bit(form: Format, packed: Packed) -> CodedWeight:
     planes = packed.planes
     group = form.group or packed.in_dim
     zero, shift = planes.get("zero"), planes.get("shift")
+    tickets_of(planes["words"].device)
     return CodedWeight("int4", planes["words"], planes["scale"], packed.in_dim, group, form.code.offset, zero, shift)
 
 
 def eight_bit(form: Format, packed: Packed) -> CodedWeight:
     """An 8-bit weight with a scale for each row."""
-    codes, scale, size = packed.planes["codes"], packed.planes["scale"], packed.in_dim
+    planes, scale, size = packed.planes, packed.planes["scale"], packed.in_dim
+    if "words" in planes:
+        tickets_of(scale.device)
+        return CodedWeight("int8", planes["words"], scale, size, size)
+    codes = planes["codes"]
     if codes.dtype == torch.int8:
         return CodedWeight("int8", codes, scale, size, size)
     return CodedWeight("e4m3", codes.view(torch.uint8), scale, size, size)

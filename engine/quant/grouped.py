@@ -2,8 +2,9 @@
 
 Planes, each with one entry a row of the weight: `codes` [out, columns]; `scale` [out, groups]; `zero` uint8
 [out, groups], `shift` [out, groups] and `outer` float32 [out, 1] where the format has them; `order` int32 [in], one for
-the linear, says which input each column belongs to. On CUDA `finish` puts 4-bit codes into the order of the kernels,
-where these read such groups: `words` int16 [out, words] instead of `codes` (kernels/quant_weight.py).
+the linear, says which input each column belongs to. On CUDA `finish` puts 4-bit codes, and int8 codes with a scale a
+row where there are tensor cores, into the order of the kernels: `words` int16 [out, words] instead of `codes`
+(kernels/quant_weight.py).
 weight = (code - zero) * scale + shift, with scale * outer (or scale / outer) for scale.
 """
 
@@ -18,8 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.engine.quant.base import Format, LinearSpec, Packed
-from octavo.engine.quant.codes import Code, UnsignedCode
-from octavo.kernels.quant_weight import groups_suit, interleave_codes, separate_codes
+from octavo.engine.quant.codes import Code, SignedCode, UnsignedCode
+from octavo.kernels.device import device_traits
+from octavo.kernels.quant_weight import (
+    groups_suit,
+    interleave_bytes,
+    interleave_codes,
+    separate_bytes,
+    separate_codes,
+)
 
 # Entries decoded at a time: float32 copies of more would leave the CPU's cache, and on a GPU fill memory.
 _CPU_CHUNK = 1 << 18
@@ -112,18 +120,24 @@ class GroupedFormat(Format):
         return self.code.encode(groups, scales.float()), {"scale": scales}
 
     def finish(self, packed: Packed, spec: LinearSpec) -> None:
-        if spec.experts is None and packed.planes["codes"].is_cuda and self.interleaves(spec):
+        codes = packed.planes["codes"]
+        read = codes.is_cuda and (self.code.bits == 4 or device_traits(codes.device).tensor_cores)
+        if read and spec.experts is None and self.interleaves(spec):
             self.interleave(packed)
 
     def interleaves(self, spec: LinearSpec) -> bool:
-        """Whether the kernels of 4-bit codes read such a linear."""
+        """Whether the kernels of codes in words read such a linear."""
+        if isinstance(self.code, SignedCode):
+            return not (self.group or self.zeros or self.shifts or self.outer or self.ordered)
         special = self.ordered or self.outer or (self.zeros and self.shifts)
         four_bit = isinstance(self.code, UnsignedCode) and self.code.bits == 4
         return four_bit and not special and groups_suit(spec.in_dim, self.group or spec.in_dim)
 
     def interleave(self, packed: Packed) -> None:
         """Puts the codes of a linear that is complete into the order of the kernels."""
-        packed.planes["words"] = interleave_codes(packed.planes.pop("codes"), packed.in_dim)
+        codes = packed.planes.pop("codes")
+        eight_bit = codes.dtype == torch.int8
+        packed.planes["words"] = interleave_bytes(codes) if eight_bit else interleave_codes(codes, packed.in_dim)
 
     def decodes(self, device: torch.device) -> bool:
         return True
@@ -148,7 +162,8 @@ class GroupedFormat(Format):
     def decode(self, planes: Mapping[str, Tensor], in_dim: int, begin: int, end: int) -> Tensor:
         """Rows of one matrix in float32, [end - begin, in]."""
         if "words" in planes:
-            codes = separate_codes(planes["words"][begin:end], in_dim)
+            separate = separate_bytes if isinstance(self.code, SignedCode) else separate_codes
+            codes = separate(planes["words"][begin:end], in_dim)
         else:
             codes = self.code.unpack(planes["codes"][begin:end], in_dim)
         numbers = self.code.decode(codes)

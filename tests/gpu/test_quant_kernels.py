@@ -14,6 +14,7 @@ from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import choose
 from octavo.kernels.device import device_traits
 from octavo.kernels.head_argmax import head_argmax
+from octavo.kernels.linear_tiles import tickets_of
 from octavo.kernels.quant_decode import decode
 from octavo.kernels.quant_weight import coded_reference
 from octavo.kernels.skinny_linear import folds_norm, skinny_linear, skinny_linear_add, skinny_linear_reference
@@ -23,9 +24,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 CUDA = torch.device("cuda")
 EPS = 1e-5
-ROWS = [1, 2, 3, 8, 9, 16, 17, 64, 65, 300]
-SHAPES = [(6144, 4096), (4096, 14336), (1152, 896), (40, 576), (1000, 584)]
-ODD = [(1152, 896), (1000, 584)]
+ROWS = [1, 2, 3, 8, 9, 16, 17, 33, 64, 65, 300]
+LARGE = [(6144, 4096), (4096, 14336)]
+SMALL = [(1152, 896), (1000, 584)]
 SYMMETRIC, SIGNED, ANY = UnsignedCode(4, offset=8), UnsignedCode(4), torch.float16
 FORMS = {
     "int4": FORMATS["int4"],
@@ -42,6 +43,12 @@ FORMS = {
     "FP8 rows": GroupedFormat("FP8", FLOAT8, 0, torch.float32, quantizes=False),
     "int8 rows": GroupedFormat("any", INT8, 0, torch.bfloat16, quantizes=False),
 }
+
+
+# every kernel is compiled anew for every shape, so that those which differ in little take few shapes
+MAIN = ["AWQ", "fp8", "int4", "int8"]
+OTHERS = sorted(set(FORMS) - set(MAIN))
+IN_WORDS = sorted(set(FORMS) - {"fp8", "FP8 rows", "int8-dynamic"})
 
 
 def held(name: str, outs: int, size: int, dtype: torch.dtype = torch.bfloat16, bias: bool = False):
@@ -81,10 +88,11 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("outs", "size", "dtype"),
-    [(*shape, torch.bfloat16) for shape in SHAPES] + [(*shape, torch.float16) for shape in ODD],
+    ("name", "outs", "size", "dtype"),
+    [(name, *shape, torch.bfloat16) for name in MAIN for shape in (*LARGE, *SMALL)]
+    + [(name, *shape, torch.bfloat16) for name in OTHERS for shape in SMALL]
+    + [(name, 1000, 584, torch.float16) for name in sorted(FORMS)],
 )
-@pytest.mark.parametrize("name", sorted(FORMS))
 def test_products_of_any_number_of_rows(name, outs, size, dtype):
     form, _, packed = held(name, outs, size, dtype, bias=True)
     weight = coded_reference(packed.fused, torch.float64)
@@ -99,10 +107,11 @@ def test_products_of_any_number_of_rows(name, outs, size, dtype):
 
 
 @pytest.mark.parametrize(
-    ("rows", "dtype"),
-    [(rows, torch.bfloat16) for rows in (1, 2, 3, 8, 9, 16)] + [(rows, torch.float16) for rows in (1, 3, 16)],
+    ("name", "rows", "dtype"),
+    [(name, rows, torch.bfloat16) for name in MAIN for rows in (1, 2, 3, 8, 9, 16)]
+    + [(name, rows, torch.bfloat16) for name in OTHERS for rows in (1, 3, 16)]
+    + [(name, rows, torch.float16) for name in sorted(FORMS) for rows in (1, 3)],
 )
-@pytest.mark.parametrize("name", sorted(FORMS))
 def test_what_stands_around_a_product_of_few_rows(name, rows, dtype):
     if rows > 1 and not device_traits(CUDA).tensor_cores:
         pytest.skip("one row is all that is fused without tensor cores")
@@ -140,8 +149,40 @@ def test_a_norm_over_two_launches(name, rows):
     assert error(out, exact) < 6e-3
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 16, 40])
-@pytest.mark.parametrize("name", ["int4", "AWQ", "int8", "fp8"])
+@pytest.mark.parametrize(
+    ("name", "rows", "dtype"),
+    [(name, rows, torch.bfloat16) for name in ("int4", "int8") for rows in (17, 33, 64)]
+    + [(name, 33, torch.bfloat16) for name in IN_WORDS if name not in ("int4", "int8")]
+    + [(name, 64, torch.float16) for name in ("int4", "groups of 32, shifts", "int8")],
+)
+def test_what_stands_around_products_of_some_tens_of_rows(name, rows, dtype):
+    """Outputs that programs share, with the residual stream and the next norm; then gates that take the norm."""
+    if not device_traits(CUDA).tensor_cores:
+        pytest.skip("needs tensor cores")
+    hidden, inner = 1000, 4352
+    down, gate_up = (held(name, *shape, dtype)[2].fused for shape in ((hidden, inner), (2 * inner, hidden)))
+    assert down.in_words
+    x = torch.randn(rows, inner, device=CUDA).to(dtype) / 16  # float16 holds the stream times the norm's weights
+    norm, before = torch.rand(hidden, device=CUDA).to(dtype), torch.randn(rows, hidden, device=CUDA).to(dtype)
+    torch.cuda.synchronize()
+    first = []
+    for _ in range(10):
+        stream = before.clone()
+        normed = skinny_linear_add(x, down, None, stream, norm)
+        out = skinny_linear(normed.x, gate_up, squares=normed.squares, eps=EPS, act="silu")
+        first = first or [stream, out]
+        assert torch.equal(stream, first[0])
+        assert torch.equal(out, first[1])
+    assert not tickets_of(x.device).any()
+    wide = coded_reference(down, torch.float64)
+    assert error(stream, skinny_linear_reference(x.double(), wide, residual=before.double())) < 5e-3
+    wide = coded_reference(gate_up, torch.float64)
+    exact = skinny_linear_reference(stream.double(), wide, norm=norm.double(), eps=EPS, act="silu")
+    assert error(out, exact) < 6e-3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 40, 64])
+@pytest.mark.parametrize("name", MAIN)
 def test_a_row_has_the_same_bits_every_time_and_whatever_stands_beside_it(name, rows):
     form, _, packed = held(name, 4096, 4096)
     x = torch.randn(rows, 4096, device=CUDA).bfloat16()
@@ -155,7 +196,7 @@ def test_a_row_has_the_same_bits_every_time_and_whatever_stands_beside_it(name, 
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 64, 300])
-@pytest.mark.parametrize("name", ["int4", "AWQ", "int8", "fp8"])
+@pytest.mark.parametrize("name", MAIN)
 def test_captured_products_say_the_same_of_new_inputs(name, rows):
     layers = [held(name, 2048, 2048) for _ in range(4)]
     x = torch.randn(rows, 2048, device=CUDA).bfloat16()
@@ -179,8 +220,10 @@ def test_captured_products_say_the_same_of_new_inputs(name, rows):
         torch.testing.assert_close(replayed, chain(), rtol=2e-2, atol=2e-2)  # the library may sum otherwise
 
 
-@pytest.mark.parametrize("rows", [1, 3, 16])
-@pytest.mark.parametrize("name", ["int4", "int8", "fp8"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [(name, rows) for name in ("int4", "int8", "fp8") for rows in (1, 3, 16)] + [("int4", 33), ("int8", 33)],
+)
 def test_the_greedy_choice_of_a_head_in_codes(name, rows):
     _, _, packed = held(name, 32001, 1024)
     hidden = torch.randn(rows, 1024, device=CUDA).bfloat16()

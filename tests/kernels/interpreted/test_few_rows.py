@@ -11,7 +11,7 @@ from octavo.engine.model.ops_triton import TritonOps
 from octavo.engine.quant import FORMATS, gpu_codes
 from octavo.engine.quant.base import LinearSpec, Packed, Part, WeightRef
 from octavo.engine.quant.grouped import GroupedFormat
-from octavo.kernels.skinny_linear import MAX_ROWS
+from octavo.kernels.skinny_linear import MAX_ROWS, MAX_ROWS_OF_WORDS
 
 HIDDEN, INNER, EPS = 48, 40, 1e-5
 TOLERANCE = {"rtol": 2e-2, "atol": 2e-2}
@@ -29,9 +29,7 @@ def linear(outs: int, size: int, bias: bool = False, name: str = "none") -> Weig
         packed.bias.normal_()
     if isinstance(form, GroupedFormat) and form.interleaves(spec):  # as `finish` does on a GPU
         form.interleave(packed)
-        packed.fused = gpu_codes.four_bit(form, packed)
-    else:
-        packed.fused = gpu_codes.eight_bit(form, packed)
+    packed.fused = (gpu_codes.four_bit if form.code.bits == 4 else gpu_codes.eight_bit)(form, packed)
     return WeightRef(spec, form, packed)
 
 
@@ -78,14 +76,19 @@ def test_layers_are_those_of_the_textbook_however_many_rows_there_are(rows, boun
 
 @pytest.mark.parametrize(
     ("rows", "name"),
-    [(1, "int4"), (3, "int4"), (MAX_ROWS + 1, "int4"), (3, "int4-symmetric"), (3, "int8"), (1, "fp8"), (3, "fp8")],
+    [
+        *((1, "int4"), (3, "int4"), (MAX_ROWS + 1, "int4"), (MAX_ROWS_OF_WORDS + 1, "int4"), (3, "int4-symmetric")),
+        *((1, "int8"), (3, "int8"), (MAX_ROWS + 1, "int8"), (3, "int8-dynamic"), (MAX_ROWS + 1, "int8-dynamic")),
+        *((1, "fp8"), (3, "fp8"), (MAX_ROWS + 1, "fp8")),
+    ],
 )
 def test_layers_in_codes_are_those_of_the_textbook(rows, name, monkeypatch):
     monkeypatch.setattr("octavo.engine.model.few_rows.PREPARED_TYPES", (torch.float16,))
     layers, hidden = [layer(name)], torch.randn(rows, HIDDEN).half()
     ops = TritonOps()
     ops.bind(SimpleNamespace(layers=layers), (), ())
-    assert ops._few.takes(hidden, layers[0].o) == (rows <= MAX_ROWS)
+    most = MAX_ROWS_OF_WORDS if name.startswith("int4") or name == "int8" else MAX_ROWS
+    assert ops._few.takes(hidden, layers[0].o) == (rows <= most)
     out, seen = run(ops, layers, hidden.clone())
     expected, expected_seen = run(TextbookOps(), layers, hidden.clone())
     for ours, theirs in zip([out, *seen], [expected, *expected_seen], strict=True):

@@ -1,5 +1,6 @@
 """Products by codes, as the kernels compute them, against the decoded weight in float64."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -16,6 +17,7 @@ from octavo.kernels.quant_weight import (
     CodedWeight,
     coded_reference,
     groups_suit,
+    interleave_bytes,
     interleave_codes,
     separate_codes,
     words_of,
@@ -163,18 +165,21 @@ def test_decoded_weights_are_the_reference_to_the_bit(group, kind):
     for code in ("int8", "e4m3"):
         weight = eight_bit(code, 3, 100)
         torch.testing.assert_close(decode(weight, torch.float32), coded_reference(weight), rtol=0, atol=0)
+    in_order = eight_bit("int8", 3, 328)
+    words = replace(in_order, codes=interleave_bytes(in_order.codes))
+    torch.testing.assert_close(decode(words, torch.float32), coded_reference(in_order), rtol=0, atol=0)
 
 
 def test_tiles_fit_the_shared_memory_of_every_generation_and_hold_its_rows():
     for traits in TARGETS.values():
         shapes = ((6144, 4096, False), (14336, 4096, True), (4096, 14336, False), (896, 896, False))
-        for code, rows, (outs, size, gated) in product(("int4", "int8", "e4m3"), (1, 2, 8, 16, 64), shapes):
+        for code, rows, (outs, size, gated) in product(("int4", "int8", "e4m3"), (1, 2, 8, 16), shapes):
             tile = choose_coded_tile(code, 128, rows, outs, size, gated, traits)
             if not isinstance(tile, DotTile):
                 assert rows <= 2
                 continue
             assert rows > 1 or (traits.tensor_cores and code == "int8")
-            assert tile.block_t >= min(rows, 32)
+            assert tile.block_t >= rows
             lines = tile.block_n * tile.tiles * (2 if gated else 1)
             bytes_of_codes = tile.block_k // 2 if code == "int4" else tile.block_k
             turn = lines * bytes_of_codes + tile.block_t * tile.block_k * 2
@@ -201,12 +206,14 @@ def test_what_the_kernels_do_not_read_is_told():
     assert not groups_suit(4096, 192)
     assert not groups_suit(100, 32)
     cpu = torch.device("cpu")
-    assert suits_codes(16, torch.bfloat16, cpu)
-    assert not suits_codes(17, torch.bfloat16, cpu)
-    assert not suits_codes(1, torch.float32, cpu)
+    weight, in_order = four_bit(16, 128), eight_bit("int8", 16, 128)
+    assert suits_codes(64, weight, torch.bfloat16, cpu)
+    assert not suits_codes(65, weight, torch.bfloat16, cpu)
+    assert suits_codes(16, in_order, torch.bfloat16, cpu)
+    assert not suits_codes(17, in_order, torch.bfloat16, cpu)
+    assert not suits_codes(1, weight, torch.float32, cpu)
     with as_device(TARGETS[75]):
-        assert suits_codes(1, torch.float16, cpu)
-        assert not suits_codes(2, torch.float16, cpu)
-    weight = four_bit(16, 128)
+        assert suits_codes(1, weight, torch.float16, cpu)
+        assert not suits_codes(2, weight, torch.float16, cpu)
     assert folds_norm(torch.randn(1, 128).half(), weight, False)
     assert not folds_norm(torch.randn(2, 128).half(), weight, False)
