@@ -299,7 +299,10 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
         _wide_products(dtype, full)
     if every:
         quant_decode.decode(_coded("int4", hidden, inner, dtype), dtype)
-        quant_decode.decode(_coded("int8 words", hidden, inner, dtype), dtype)
+        words = _coded("int8 words", hidden, inner, dtype)
+        quant_decode.decode(words, dtype)
+        for some in (8, 64):  # in the type whose operands are not made in pairs
+            skinny_linear.skinny_linear(_empty(some, inner, dtype=torch.float16), words)
         sums, scales = _empty(32, hidden, dtype=torch.int32), _empty(hidden, 1, dtype=torch.float32)
         token_codes.scale_sums(sums, scales[:32], scales, _empty(hidden, dtype=dtype), dtype)
         token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.int8)

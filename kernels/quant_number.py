@@ -151,13 +151,17 @@ def four_bit_operand(
 
 
 @triton.jit
-def eight_bit_operand(w, q: tl.constexpr, dtype: tl.constexpr, ASM: tl.constexpr):
-    """The q-th int8 codes of 16-bit words."""
-    if not ASM or dtype != tl.bfloat16:
-        return ((w << (8 - 8 * q)).to(tl.int16) >> 8).to(dtype)
-    if q == 0:
-        return two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; mov.b32 p, $1;" + _BYTES_INTO_BFLOAT16, w)
-    return two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; shr.b32 p, $1, 8;" + _BYTES_INTO_BFLOAT16, w)
+def eight_bit_operand(w, q: tl.constexpr, dtype: tl.constexpr, PAIRS: tl.constexpr):
+    """The q-th int8 codes of 16-bit words; PAIRS: two at a time, on a GPU and in bfloat16."""
+    if not PAIRS:
+        made = ((w << (8 - 8 * q)).to(tl.int16) >> 8).to(dtype)
+    elif q == 0:
+        made = two_bfloat16("{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; mov.b32 p, $1;" + _BYTES_INTO_BFLOAT16, w)
+    else:
+        made = two_bfloat16(
+            "{ .reg .b32 p, s, one; mov.b32 one, 0x3f803f80; shr.b32 p, $1, 8;" + _BYTES_INTO_BFLOAT16, w
+        )
+    return made
 
 
 @triton.jit

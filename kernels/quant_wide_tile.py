@@ -72,6 +72,7 @@ def quant_wide_tile_kernel(
     WORDS: tl.constexpr = BLOCKS * PER_BLOCK
     EVEN: tl.constexpr = SIZE % 128 == 0
     # scales by loads of 4 bytes, of two groups, since loads of fewer bytes are not put into shared memory ahead
+    PAIRS: tl.constexpr = ASM and BF16
     SAME: tl.constexpr = ASM and scale_ptr.dtype.element_ty == x_ptr.dtype.element_ty
     PAIRED: tl.constexpr = BITS == 4 and GROUP == 128 and BLOCKS % 2 == 0 and SAME
     TURNS: tl.constexpr = BLOCKS // 2 if PAIRED else BLOCKS
@@ -109,8 +110,8 @@ def quant_wide_tile_kernel(
                 w_at = words_ptr + line[i][:, None] * WORDS + block * PER_BLOCK + word
                 w = tl.load(w_at, eviction_policy="evict_first")
                 if BITS == 8:
-                    low = eight_bit_operand(w, 0, x.dtype, ASM)
-                    high = eight_bit_operand(w, 1, x.dtype, ASM)
+                    low = eight_bit_operand(w, 0, x.dtype, PAIRS)
+                    high = eight_bit_operand(w, 1, x.dtype, PAIRS)
                     number = tl.join(low, high).permute(0, 2, 1)
                 else:
                     four = ()
