@@ -189,17 +189,13 @@ def _scaled(instructions: tl.constexpr, number, scale, shift):
 @triton.jit
 def scaled_by_pair(number, scale, shift, half: tl.constexpr, SHIFTED: tl.constexpr, BF16: tl.constexpr):
     """The same with 16-bit scales and shifts from the lower (half 0) or upper halves of 32-bit words, on a GPU."""
-    if half == 0:
-        take: tl.constexpr = "{ .reg .b32 a, b; prmt.b32 a, $2, $2, 0x1010; prmt.b32 b, $4, $4, 0x1010; "
-    else:
-        take: tl.constexpr = "{ .reg .b32 a, b; prmt.b32 a, $2, $2, 0x3232; prmt.b32 b, $4, $4, 0x3232; "
-    if SHIFTED:
-        apply: tl.constexpr = "fma.rn.bf16x2 $0, $1, a, b; }" if BF16 else "fma.rn.f16x2 $0, $1, a, b; }"
-    else:
-        none: tl.constexpr = "mov.b32 b, 0x80008000; "
-        apply: tl.constexpr = none + ("fma.rn.bf16x2 $0, $1, a, b; }" if BF16 else "fma.rn.f16x2 $0, $1, a, b; }")
+    low: tl.constexpr = "{ .reg .b32 a, b; prmt.b32 a, $2, $2, 0x1010; prmt.b32 b, $4, $4, 0x1010; "
+    high: tl.constexpr = "{ .reg .b32 a, b; prmt.b32 a, $2, $2, 0x3232; prmt.b32 b, $4, $4, 0x3232; "
+    take: tl.constexpr = low if half == 0 else high
+    none: tl.constexpr = "" if SHIFTED else "mov.b32 b, 0x80008000; "
+    apply: tl.constexpr = "fma.rn.bf16x2 $0, $1, a, b; }" if BF16 else "fma.rn.f16x2 $0, $1, a, b; }"
     return tl.inline_asm_elementwise(
-        take + apply, "=r,r,r,r,r,r", [number, scale, shift], dtype=number.dtype, is_pure=True, pack=2
+        take + none + apply, "=r,r,r,r,r,r", [number, scale, shift], dtype=number.dtype, is_pure=True, pack=2
     )
 
 
