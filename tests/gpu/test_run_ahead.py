@@ -239,7 +239,7 @@ def test_many_chats_say_the_same_in_graphs_captured_for_more_of_them(make_engine
 def test_pressure_preempts_and_changes_no_reply(make_engine: Callable[..., Engine]) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True)
     plain = replies(make_engine(0, 1), params)
-    tight = make_engine(4, 8, kv_memory_bytes=8 << 20)
+    tight = make_engine(4, 8, kv_memory_bytes=5 << 20)
     assert replies(tight, params) == plain
     assert tight.status().counters["preemptions"] > 0
 
