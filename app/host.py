@@ -316,9 +316,14 @@ class ModelHost:
         with self._condition:
             if attempt == self._attempt:
                 self.tally.begin(engine)
-                self._engine, self._notices, self._progress = engine, tuple(engine.info.notices), None
+                self._engine, self._progress = engine, None
+                self._notices = (*engine.info.notices, *_notices_of_choice(self._chosen))
                 self._loaded_from, self._model_id, self._error = config, config.model.id, error
                 self._set_state("ready")
+                info = engine.info
+                log.info("%s is ready: %s on %s", info.name, info.format, info.device)
+                for notice in _notices_of_choice(self._chosen):
+                    log.info("%s", notice)
                 return
         self._close(engine)  # cancelled in its last moment
         del engine
@@ -396,3 +401,11 @@ class ModelHost:
                 listener()
             except Exception:  # such as an event loop that has ended
                 log.debug("A listener of the model host failed", exc_info=True)
+
+
+def _notices_of_choice(chosen: Mapping[str, object]) -> tuple[str, ...]:
+    """How the model was loaded otherwise than config.yaml says: the next start knows nothing of it."""
+    how = ", ".join(f"model.{name}={value}" for name, value in chosen.items() if name not in ("id", "revision"))
+    if not how:
+        return ()
+    return (f"Until the next start, or until another model is loaded, this takes the place of config.yaml: {how}.",)

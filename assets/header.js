@@ -155,7 +155,8 @@ function isDarkSystem() {
 /** A file's name without what is said beside it. */
 function modelName({ name, format }) {
   const stem = name.replace(/\.gguf$/i, "");
-  return stem.endsWith(`.${format}`) || stem.endsWith(`-${format}`) ? stem.slice(0, -format.length - 1) : stem;
+  const [stored] = format.split(" as ");
+  return stem.endsWith(`.${stored}`) || stem.endsWith(`-${stored}`) ? stem.slice(0, -stored.length - 1) : stem;
 }
 
 function deviceName(device) {

@@ -22,6 +22,8 @@ from octavo.engine.load.rounded_cache import RoundedCache
 from octavo.engine.memory import KVCache, NoCache, PagePool, PrefixCache, RadixTree, SlotCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.model.build import build_model, build_random, longest_context
+from octavo.engine.model.decoder import Decoder
+from octavo.engine.quant import PACKED
 from octavo.engine.request import Event
 from octavo.engine.run.resolve import (
     CacheSize,
@@ -95,7 +97,7 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
         ends = stop_token_ids(
             tokenizer, checkpoint.config, checkpoint.generation_config, template_source=template.source
         )
-        form = _stored_format(checkpoint)
+        form = _described(_stored_format(checkpoint), model, config.quantization)
         defaults = dict(checkpoint.generation_config)
         name = checkpoint.path.name
         notices.extend(getattr(model, "notices", ()))
@@ -231,6 +233,16 @@ def benchmark_data() -> dict[str, Any]:
 
 def _max_positions(config: Mapping[str, Any]) -> int:
     return longest_context(config)
+
+
+def _described(stored: str, model: CausalModel, quantization: str) -> str:
+    """How the weights are stored and, where that is not the same, what they run as: "Q4_1 as int4"."""
+    if quantization not in ("none", PACKED):
+        return f"{stored} as {quantization}"
+    dtype = str(model.dtype).removeprefix("torch.")
+    if isinstance(model, Decoder) and model.weights.stay_packed:
+        return stored
+    return dtype if stored == dtype else f"{stored} as {dtype}"
 
 
 def _stored_format(checkpoint: Checkpoint) -> str:

@@ -48,7 +48,7 @@ class ModelInfo:
 
     name: str
     architecture: str
-    format: str  # "bfloat16", or the checkpoint's own, such as "Q4_1 as bfloat16"
+    format: str  # "bfloat16", or the checkpoint's own and what it runs as, such as "Q4_1 as int4"
     dtype: str
     device: str
     context_length: int

@@ -56,6 +56,7 @@ def status(host: ModelHost, settings: Settings) -> dict[str, Any]:
         }
     model: dict[str, Any] = {"id": host.model_id, "loading": loading, "error": host.error}
     model["notices"] = list(host.notices)
+    model["chosen"] = dict(host.chosen) if engine is not None else {}
     if engine is not None:
         info = engine.info
         model |= {

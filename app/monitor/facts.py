@@ -25,7 +25,7 @@ def facts_of(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         sizes = f"weights {format_size(model['weight_bytes'])}, chats {format_size(model['kv_bytes'])}"
         if model.get("kv_dtype"):
             sizes += f" in {model['kv_dtype']}"
-        what = f"{model['name']}, {model['architecture']}, {model['format']} as {model['dtype']} on {model['device']}"
+        what = f"{model['name']}, {model['architecture']}, {model['format']} on {model['device']}"
         yield "model", f"{what}, context {model['context_length']}, {sizes}"
     elif model.get("id"):
         yield "model", str(model["id"])
@@ -33,8 +33,10 @@ def facts_of(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "error", str(model["error"])
     for notice in model.get("notices", ()):
         yield "notice", str(notice)
-    changed = changed_settings(status["settings"])
-    yield "settings", ", ".join(f"{key}={value}" for key, value in changed) or "all at their defaults"
+    chosen = {f"model.{name}": value for name, value in model.get("chosen", {}).items()}
+    changed = [f"{key}={value}" for key, value in changed_settings(status["settings"]) if key not in chosen]
+    changed += [f"{key}={value} (for this run)" for key, value in chosen.items()]
+    yield "settings", ", ".join(changed) or "all at their defaults"
     counts = ", ".join(f"{pages[name]} {name}" for name in ("used", "shared", "cached", "free"))
     yield "pages", f"{pages['total']} of {pages['page_size']} tokens: {counts}"
     requests = ", ".join(f"{count} {name}" for name, count in status["requests"].items())

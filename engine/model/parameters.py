@@ -185,6 +185,11 @@ class Weights:
         """Whether a part stays as the checkpoint stores it."""
         return part.endswith(".weight") and part.removesuffix(".weight") in self._held
 
+    @property
+    def stay_packed(self) -> bool:
+        """Whether parts stay as the checkpoint stores them."""
+        return bool(self._held)
+
     def only_rounded(self, part: str) -> bool:
         """Whether all that becomes of a part is among `rounded_entries`."""
         places = self._places.get(part.removesuffix(".weight"), ())

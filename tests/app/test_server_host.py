@@ -91,6 +91,20 @@ def test_what_the_engine_did_differently_is_told(config: Config) -> None:
     assert host.notices == ()
 
 
+def test_a_choice_for_once_is_told_as_long_as_it_holds(loads: GatedLoads, config: Config) -> None:
+    loads.open()
+    host = loads.host()
+    host.load(config, {"quantization": "int4", "id": "other"})
+    assert host.wait(30) == "ready"
+    [notice] = host.notices
+    assert "Until the next start" in notice
+    assert notice.endswith(": model.quantization=int4.")
+    host.load(config, {"id": "other"})  # that alone is no surprise
+    assert host.wait(30) == "ready"
+    assert host.notices == ()
+    host.close()
+
+
 def test_cancel_is_instant_and_leaves_nothing(loads: GatedLoads, config: Config) -> None:
     host = loads.host()
     host.load(config)

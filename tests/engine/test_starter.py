@@ -109,3 +109,17 @@ def test_logprobs_are_those_of_the_chosen_tokens(engine: Engine) -> None:
 def test_text_arrives_while_it_is_written(engine: Engine) -> None:
     deltas = [e for e in engine.submit(ask(engine, QUESTIONS[0]), GREEDY) if isinstance(e, Delta) and e.text]
     assert len(deltas) > 5
+
+
+@pytest.mark.parametrize(
+    ("quantization", "form"), [("int4", "Q4_1 as int4"), ("none", "Q4_1 as float32"), ("packed", "Q4_1")]
+)
+def test_what_runs_is_named_by_how_it_is_stored_and_what_it_runs_as(
+    starter_path: Path, quantization: str, form: str
+) -> None:
+    settings = EngineConfig(device="cpu", dtype="float32", context_length=64, kv_memory_bytes=8 << 20)
+    made = Engine.load(starter_path, replace(settings, quantization=quantization))
+    try:
+        assert made.info.format == form
+    finally:
+        made.close()

@@ -334,7 +334,8 @@ def _info(host: ModelHost) -> dict[str, Any] | None:
     engine = host.engine
     if engine is None:
         return None
-    return {"weights": engine.info.weight_bytes, "kv": engine.info.kv_bytes, "device": engine.info.device}
+    info = engine.info
+    return {"format": info.format, "weights": info.weight_bytes, "kv": info.kv_bytes, "device": info.device}
 
 
 def _fit(fit: Fit) -> dict[str, Any]:

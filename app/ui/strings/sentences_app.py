@@ -34,6 +34,9 @@ ZH_CN: dict[str, str] = {
     "it is empty": "它是空的",
     "The engine ended without finishing this reply.": "引擎没有写完这条回复就结束了。",
     "Regenerate it.": "请重新生成。",
+    "Until the next start, or until another model is loaded, this takes the place of config.yaml: {choice}.": (
+        "在下次启动或加载别的模型之前，以下选择代替 config.yaml：{choice}。"
+    ),
     "The model could not be loaded:": "模型无法加载：",
     "No model is loaded.": "没有加载模型。",
     "Choose one, then regenerate this reply.": "请先选一个，再重新生成这条回复。",

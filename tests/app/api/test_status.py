@@ -13,8 +13,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hosting import GatedLoads, ready_host, settings
 
-from octavo.app.api.status import COUNTERS
+from octavo.app.api.status import COUNTERS, status
 from octavo.app.chat.store import ChatStore
+from octavo.app.monitor.facts import facts_of
 from octavo.app.server import create_app
 from octavo.engine.errors import LoadError
 
@@ -47,6 +48,19 @@ def test_status_has_the_documented_form(tmp_path: Path) -> None:
     assert status["counters"]["generated_tokens"] == len("You said: hi") + 1
     assert status["settings"]["engine"]["paged_attention"] is True
     assert status["settings"]["fusion"] is True
+
+
+def test_a_choice_for_this_run_counts_as_changed(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    host = ready_host(FakeEngine(), config)
+    host.load(config.values, {"quantization": "int4"})
+    assert host.wait(10) == "ready"
+    picture = status(host, config)
+    assert picture["model"]["chosen"] == {"quantization": "int4"}
+    facts = dict(facts_of(picture))
+    assert "model.quantization=int4 (for this run)" in facts["settings"]
+    assert facts["model"].startswith("fake-model, fake, float32 on cpu,")
+    host.close()
 
 
 def test_secrets_are_shown_as_set(tmp_path: Path) -> None:
