@@ -23,6 +23,7 @@ export class Composer {
     this.writing = false;
     this.sending = null; // {nonce, text, chat, files} until the server answers
     this.lastReading = null;
+    this.last = null; // id of the last turn that is shown, once it is known
     this.closed = false; // Octavo has ended
     this.text = h("textarea", {
       rows: "1",
@@ -92,7 +93,7 @@ export class Composer {
   /** Turn to another chat (null: a new one): its draft comes back. */
   open(chat) {
     this.chat = chat;
-    this.lastReading = null;
+    this.lastReading = this.last = null;
     this.text.value = sessionStorage.getItem(this.draftKey) ?? "";
     this.files.restore(kept(this.filesKey));
     this.say(null);
@@ -100,6 +101,13 @@ export class Composer {
     this.update();
     this.gauge.soon({ now: true });
     document.dispatchEvent(new CustomEvent("octavo-chat", { detail: chat }));
+  }
+
+  /** The end of the conversation that is shown: other versions of its turns take another room in the window. */
+  setLast(id) {
+    const isOther = this.last !== null && this.last !== id;
+    this.last = id;
+    if (isOther && !this.writing) this.gauge.soon();
   }
 
   setWriting(writing) {

@@ -118,6 +118,7 @@ class Page {
   /** Turn to a chat (null: a new one). What is being written elsewhere goes on. */
   open(id, { address = true } = {}) {
     this.showList(false);
+    if (address && this.panels.covers) this.panels.close(); // what is asked for would stay unseen behind it
     if (id !== this.chat || !this.talk.chat) {
       this.chat = id;
       if (address) history.pushState(null, "", addressOf(id));
@@ -274,6 +275,7 @@ class Page {
     if (!this.composer) return; // still being put together
     const was = this.composer.writing;
     this.composer.setWriting(this.talk.writing);
+    this.composer.setLast(this.talk.chat?.last?.id ?? null);
     if (this.talk.writing && !was) announce(t("turn.writing"));
   }
 

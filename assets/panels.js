@@ -6,6 +6,8 @@ import { confirm, toast } from "./dialog.js";
 import { h, iconButton } from "./dom.js";
 import { t } from "./words.js";
 
+const NARROWEST_PX = 240; // of a conversation that can still be read
+
 export class Panels {
   /** `names`: the panels there are. `context`: nav, say(command), chat(), openChat(id). */
   constructor(element, names, context) {
@@ -40,6 +42,13 @@ export class Panels {
 
   get isOpen() {
     return this.place.name !== null;
+  }
+
+  /** Whether the open panel lies over the conversation, but for a strip of it. */
+  get covers() {
+    if (!this.isOpen) return false;
+    const conversation = document.getElementById("octavo-main").getBoundingClientRect();
+    return this.element.getBoundingClientRect().left - conversation.left < NARROWEST_PX;
   }
 
   go(name, path = "") {

@@ -44,8 +44,9 @@ class SettingsPanel {
     this.news = h("div", { class: "news", role: "status" });
     this.sections = h("div", {});
     this.nothing = h("p", { class: "nothing", hidden: true }, t("settings.nothing"));
-    const top = h("div", { class: "settings-top" }, h("label", { class: "search" }, icon("search"), this.search), this.places);
-    root.append(top, this.news, this.sections, this.nothing);
+    const top = h("div", { class: "settings-top" }, h("label", { class: "search" }, icon("search"), this.search), this.places, this.news);
+    root.append(top, this.sections, this.nothing);
+    new ResizeObserver(() => root.style.setProperty("--settings-top", `${top.offsetHeight}px`)).observe(top);
   }
 
   async start() {

@@ -93,6 +93,34 @@ def test_a_setting_is_changed_reloaded_and_edited_by_hand_while_a_chat_goes_on(h
     assert "#" not in home.url
 
 
+def test_a_panel_at_full_width_hides_neither_what_waits_nor_the_chat_that_is_asked_for(home: Page) -> None:
+    send(home, "say seen before")
+    home.wait_for_selector("article.reply.last:not(.live)")
+    place(home, "Settings")
+    home.get_by_role("button", name="Use the whole width").click()
+    home.get_by_role("switch", name="Fusion").click()
+    reload = home.locator(".news").get_by_role("button", name="Reload")
+    reload.wait_for()
+    home.get_by_role("button", name="Quit Octavo").scroll_into_view_if_needed()
+    assert home.evaluate("document.querySelector('.panel-body').scrollTop") > 1000
+    reload.click(trial=True, timeout=2000)  # in sight, with nothing over it
+    home.get_by_role("switch", name="Fusion").click()
+
+    home.locator(".row-chat", has_text="seen before").get_by_role("link").click()
+    home.wait_for_selector("#octavo-panel", state="hidden")
+    assert home.locator("article.reply").is_visible()
+    place(home, "Settings")
+    home.get_by_role("button", name="New chat Ctrl K").click()
+    home.wait_for_selector("#octavo-panel", state="hidden")
+    assert home.locator(".example").first.is_visible()
+
+    place(home, "Settings")
+    home.get_by_role("button", name="Beside the conversation").click()
+    home.locator(".row-chat", has_text="seen before").get_by_role("link").click()
+    home.locator("article.reply").wait_for()
+    assert home.locator("#octavo-panel").is_visible()  # it leaves room for both
+
+
 def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page, house: Server) -> None:
     send(home, "long and unmistakable")
     home.wait_for_selector("article.reply.live .block")
