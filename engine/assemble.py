@@ -153,6 +153,7 @@ def _put_together(
         dtype=str(model.dtype).removeprefix("torch."),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         context_length=size.context_length,
+        longest_context=model.max_positions,
         vocab_size=model.vocab_size,
         weight_bytes=model.weight_bytes,
         kv_bytes=cache.size_bytes,

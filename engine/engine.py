@@ -58,6 +58,7 @@ class ModelInfo:
     kv_dtype: str = ""  # number format of cached keys and values
     notices: tuple[str, ...] = ()
     generation_defaults: dict[str, object] = field(default_factory=dict)
+    longest_context: int = 0  # that the model itself can have; 0: not known
 
 
 @dataclass(frozen=True, slots=True)

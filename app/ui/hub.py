@@ -207,6 +207,7 @@ class Hub:
                 "format": info.format,
                 "device": info.device,
                 "context": info.context_length,
+                "longest": info.longest_context,
                 "weights": info.weight_bytes,
                 "kv": info.kv_bytes,
             }
