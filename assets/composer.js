@@ -24,6 +24,7 @@ export class Composer {
     this.sending = null; // {nonce, text, chat, files} until the server answers
     this.lastReading = null;
     this.last = null; // id of the last turn that is shown, once it is known
+    this.isLargest = false; // the context is all that the model can have
     this.closed = false; // Octavo has ended
     this.text = h("textarea", {
       rows: "1",
@@ -118,8 +119,9 @@ export class Composer {
     if (!writing) this.gauge.soon({ now: true });
   }
 
-  /** A model has come or gone, or is on its way: its state. */
-  modelChanged(state) {
+  /** A model has come or gone, or is on its way. */
+  modelChanged({ state, info }) {
+    this.isLargest = Boolean(info) && info.longest > 0 && info.context >= info.longest;
     if (state === this.modelState) return;
     this.modelState = state;
     this.gauge.soon({ now: true });
@@ -224,7 +226,8 @@ export class Composer {
     if (this.sending?.nonce === message.nonce) this.sending = null;
     if (this.lost?.nonce === message.nonce) this.lost = null;
     const words = said(message.code, message.values, [message.message, message.remedy].filter(Boolean).join(" "));
-    this.say(words, "error", this.waysOut(message.code));
+    const isFull = message.code === "too_long" || message.code === "context_full";
+    this.say(isFull ? this.full(words) : words, "error", this.waysOut(message.code));
     this.update();
     if (message.code === "file_lost") this.gauge.soon({ now: true });
   }
@@ -255,6 +258,7 @@ export class Composer {
     this.showOwn(answer.preset, answer.own);
     this.actions.reading(answer.reading);
     this.lastReading = answer.reading && { ...answer.reading, overflow: answer.overflow };
+    this.update();
     if (this.hint.classList.contains("idle") || this.hint.dataset.about === "window") this.say(null);
   }
 
@@ -263,16 +267,22 @@ export class Composer {
     const reading = this.lastReading;
     if (!reading || this.writing || !(this.text.value.trim() || this.files.ids.length)) return null;
     const { used, limit, left_out: n, too_long: tooLong, overflow } = reading;
-    if (tooLong) return [t("said.too_long", { used, limit }), "error", this.waysOut("too_long")];
-    if (n > 0 && overflow === "stop") return [t("said.context_full", { limit }), "error", this.waysOut("context_full")];
+    if (tooLong) return [this.full(t("said.too_long", { used, limit })), "error", this.waysOut("too_long")];
+    if (n > 0 && overflow === "stop") return [this.full(t("said.context_full", { limit })), "error", this.waysOut("context_full")];
     if (n > 0) return [t("composer.leaves", { n, limit }), "notice", []];
     return null;
   }
 
+  /** What is said of a full window, and that none could be larger where that is so. */
+  full(words) {
+    return this.isLargest ? `${words} ${t("composer.largest")}` : words;
+  }
+
   waysOut(code) {
-    const larger = { label: t("composer.larger"), run: () => this.actions.go("settings", "model") };
-    if (code === "too_long") return [larger];
-    if (code === "context_full") return [{ label: t("composer.drop"), run: () => this.dropOldest() }, larger];
+    const larger = { label: t("composer.larger"), run: () => this.actions.go("settings", "model.context_length") };
+    const room = this.isLargest ? [] : [larger];
+    if (code === "too_long") return room;
+    if (code === "context_full") return [{ label: t("composer.drop"), run: () => this.dropOldest() }, ...room];
     return [];
   }
 
@@ -330,7 +340,9 @@ export class Composer {
     }
     this.button.classList.toggle("stops", this.writing);
     const empty = !this.text.value.trim() && !this.files.items.length;
-    const idle = !this.writing && (empty || this.sending !== null);
+    const tooLong = !empty && Boolean(this.lastReading?.too_long);
+    const idle = !this.writing && (empty || tooLong || this.sending !== null);
+    if (!this.writing) this.button.title = tooLong ? this.windowWords()?.[0] ?? label : label;
     if (idle && document.activeElement === this.button) this.focus(); // a disabled button would lose the keyboard
     this.button.disabled = idle || this.closed;
   }

@@ -193,7 +193,7 @@ class Page {
       case "model":
         this.header.model(message);
         this.question.show(this.list.get(this.chat), message);
-        this.composer.modelChanged(message.state);
+        this.composer.modelChanged(message);
         this.welcome.model(message);
         break;
       case "machine":

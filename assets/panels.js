@@ -52,7 +52,9 @@ export class Panels {
   }
 
   go(name, path = "") {
-    location.hash = path ? `${name}/${path}` : name;
+    const place = `#${path ? `${name}/${path}` : name}`;
+    if (location.hash === place) this.follow(); // the reader may have scrolled away from it
+    else location.hash = place;
   }
 
   close() {

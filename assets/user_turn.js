@@ -33,6 +33,7 @@ export class UserTurn {
 
   edit() {
     if (this.editor) return;
+    const { activeElement: before } = document; // the message box, where a key began this
     this.editor = new Editor(this.text, {
       yes: t("turn.resend"),
       about: t("turn.edit.about"),
@@ -42,7 +43,7 @@ export class UserTurn {
       end: () => {
         this.editor = null;
         this.element.classList.remove("editing");
-        this.editButton.focus({ preventScroll: true });
+        (before?.matches("textarea") && before.isConnected ? before : this.editButton).focus({ preventScroll: true });
       },
     });
     this.element.classList.add("editing");

@@ -22,7 +22,7 @@ export function close() {
   panel = null;
 }
 
-/** The address names a section: #settings/engine. */
+/** The address names a section or a key: #settings/engine, #settings/model.context_length. */
 export function route(path) {
   panel?.scrollTo(path);
 }
@@ -163,6 +163,16 @@ class SettingsPanel {
   }
 
   scrollTo(name) {
+    const row = this.rows.get(name);
+    if (row) {
+      if (row.element.hidden) {
+        this.search.value = "";
+        this.filter();
+      }
+      row.element.scrollIntoView({ block: "start" });
+      row.element.querySelector("input, select, textarea, button")?.focus({ preventScroll: true });
+      return;
+    }
     const section = this.sections.querySelector(`[data-section="${CSS.escape(name)}"]`);
     section?.scrollIntoView({ block: "start" });
   }

@@ -107,11 +107,17 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     box, hint = page.get_by_role("textbox", name="Message"), page.locator("#composer-hint")
     box.fill("long words " * 900)
     hint.filter(has_text="Too long: 9,").wait_for()
+    sending = page.get_by_role("button", name="Send", exact=True)
+    assert sending.is_disabled()
+    assert "Too long" in (sending.get_attribute("title") or "")
     box.press("Enter")
     hint.filter(has_text="context holds 8,192").wait_for()
     assert page.locator("article").count() == 0
     hint.get_by_role("button", name="Larger context…").click()
-    page.wait_for_url("**#settings/model")
+    page.wait_for_url("**#settings/model.context_length")
+    until(page, "document.activeElement.id === 'set-model-context_length'")
+    row, panel = page.locator("[data-key='model.context_length']"), page.locator(".panel-settings .settings-top")
+    assert row.bounding_box()["y"] >= panel.bounding_box()["y"] + panel.bounding_box()["height"]
     page.keyboard.press("Escape")
 
     box.fill("story " + "one " * 1000)
@@ -134,6 +140,23 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     page.keyboard.press("Escape")
     wait_for_end(page)
     assert "left out" in reply(page).inner_text()
+
+
+def test_the_meter_follows_the_version_that_is_shown(page: Page) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    send(page, "say short")
+    wait_for_end(page)
+    shown = "Number(document.querySelector('.context').ariaLabel.match(/[\\d,]+/)[0].replace(',', ''))"
+    until(page, f"{shown} > 0 && {shown} < 100")
+    box.press("ArrowUp")
+    page.locator("article.user.editing textarea").fill("say long " + "words " * 400)
+    page.keyboard.press("Enter")
+    until(page, f"{shown} > 300")
+    wait_for_end(page)
+    page.locator("article.user").get_by_role("button", name="Version before").press("Enter")
+    until(page, f"{shown} < 100", 5)
+    page.locator("article.user").get_by_role("button", name="Next version").press("Enter")
+    until(page, f"{shown} > 300", 5)
 
 
 def test_the_meter_comes_back_after_a_failure(page: Page, watched: Any) -> None:
@@ -191,7 +214,6 @@ def test_the_keyboard_does_everything_and_lists_it(page: Page) -> None:
     page.keyboard.press("ArrowUp")
     page.locator("article.user.editing textarea").wait_for()
     page.keyboard.press("Escape")
-    page.get_by_role("textbox", name="Message").focus()
     page.keyboard.type("a/b?")
     assert page.get_by_role("textbox", name="Message").input_value() == "a/b?"
     page.keyboard.press("Control+Shift+L")
