@@ -224,9 +224,9 @@ def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, o
     send(page, "count 400")  # a long reply
     page.wait_for_selector("article.reply.live")
     page.get_by_role("button", name="Unload").click()
-    question = page.get_by_role("dialog", name="Replies are being written")
+    question = page.get_by_role("dialog", name="This ends what is being written")
     assert "count 400" in question.inner_text()
-    question.get_by_role("button", name="End them and unload").click()
+    question.get_by_role("button", name="End it and unload").click()
     page.get_by_text("No model is loaded. Its memory is free.").wait_for()
     assert (
         page.locator("[data-section=disk]")

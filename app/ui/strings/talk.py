@@ -70,8 +70,8 @@ EN: dict[str, str] = {
     "said.model_gone": "The model was unloaded or changed meanwhile. What is there is kept: continue it, or retry.",
     "said.unexpected": "The reply failed unexpectedly. The log has the details.",
     "said.unsaved": "This reply is not saved yet: {why}",
-    "said.left_out.one": "The oldest message was left out: the model's context holds {window} tokens.",
-    "said.left_out.other": "The {n} oldest messages were left out: the model's context holds {window} tokens.",
+    "said.left_out.one": "The oldest turn was left out: the model's context holds {window} tokens.",
+    "said.left_out.other": "The {n} oldest turns were left out: the model's context holds {window} tokens.",
 }
 
 ZH_CN: dict[str, str] = {
@@ -124,8 +124,8 @@ ZH_CN: dict[str, str] = {
     "figures.tokens.other": "{n} 词元",
     "figures.accepted": "预测 {m}，命中 {n}%",
     "figures.faster": "预测 {m}，命中 {n}%，速度约为 {x} 倍",
-    "figures.left.one": "略去最早的 {n} 条",
-    "figures.left.other": "略去最早的 {n} 条",
+    "figures.left.one": "略去最早的 {n} 轮",
+    "figures.left.other": "略去最早的 {n} 轮",
     "reason.stop": "已写完",
     "reason.length": "达到长度上限",
     "reason.aborted": "已停止",
@@ -144,6 +144,6 @@ ZH_CN: dict[str, str] = {
     "said.model_gone": "写到一半时模型被卸载或更换了。已写的内容保留着，可以继续写或重试。",
     "said.unexpected": "回复意外失败，详情见日志。",
     "said.unsaved": "这条回复还没有保存：{why}",
-    "said.left_out.one": "略去了最早的一条消息：模型的上下文只有 {window} 词元。",
-    "said.left_out.other": "略去了最早的 {n} 条消息：模型的上下文只有 {window} 词元。",
+    "said.left_out.one": "略去了最早的一轮对话：模型的上下文只有 {window} 词元。",
+    "said.left_out.other": "略去了最早的 {n} 轮对话：模型的上下文只有 {window} 词元。",
 }
