@@ -77,9 +77,11 @@ export function fitPicture({ fit }) {
     part("kv", fit.kv_bytes),
     part("work", fit.workspace_bytes),
   );
-  const limit = h("span", { class: "limit" });
-  limit.style.insetInlineStart = `${(available / scale) * 100}%`;
-  track.append(limit);
+  if (available < scale) {
+    const limit = h("span", { class: "limit" }); // what is wanted goes past it
+    limit.style.insetInlineStart = `${(available / scale) * 100}%`;
+    track.append(limit);
+  }
   const legend = h(
     "span",
     { class: "fit-legend tabular" },
