@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GRACE_S = 3  # open connections get so long to end after the first Ctrl+C
+REPLIES_S = 1.0  # requests of the API get so long to end after the first Ctrl+C, before the model is taken from them
+GRACE_S = 3  # and their connections so long
 FAREWELL_S = 0.15  # the tabs get so long to be told why they will lose their connection
 LET_GO_S = 20.0  # a lost GPU may hold up the end of the process for so long
 CLOSE_MODEL_S = 3.0  # a load that does not notice its end by then is left to the end of the process
@@ -117,7 +118,12 @@ def create_app(
             await asyncio.sleep(FAREWELL_S)
         await service.close()
 
+    async def end_requests() -> None:
+        await asyncio.sleep(REPLIES_S)
+        await asyncio.to_thread(host.close, CLOSE_MODEL_S)
+
     app.state.take_leave = take_leave  # to be awaited before connections are closed
+    app.state.end_requests = end_requests  # to be awaited while they are
     return app
 
 
@@ -193,7 +199,7 @@ def run_server(
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = Server(config, on_started=started, before_shutdown=app.state.take_leave)
+    server = Server(config, on_started=started, before_shutdown=app.state.take_leave, meanwhile=app.state.end_requests)
     app.state.stop = server.stop
     app.state.restart = server.start_again if note is not None else None
     try:
@@ -213,7 +219,7 @@ def run_server(
 
 class Server(uvicorn.Server):
     """uvicorn's server that says when it answers and ends replies before it waits for connections. `before_shutdown` is
-    told whether it is to start again."""
+    told whether it is to start again; `meanwhile` runs while connections are waited for, and ends with that."""
 
     def __init__(
         self,
@@ -221,8 +227,10 @@ class Server(uvicorn.Server):
         *,
         on_started: Callable[[], None],
         before_shutdown: Callable[[bool], Coroutine[Any, Any, None]],
+        meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         super().__init__(config)
+        self._meanwhile = meanwhile
         self._on_started = on_started
         self._before_shutdown = before_shutdown
         self.restart_reason: restart.Reason | None = None
@@ -245,7 +253,12 @@ class Server(uvicorn.Server):
         closing = asyncio.create_task(self._before_shutdown(self.restart_reason is not None))
         while not closing.done() and not self.force_exit:
             await asyncio.wait({closing}, timeout=0.05)
-        await super().shutdown(sockets)
+        ending = asyncio.create_task(self._meanwhile()) if self._meanwhile is not None else None
+        try:
+            await super().shutdown(sockets)
+        finally:
+            if ending is not None:
+                ending.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Unlike uvicorn's own, does not raise the signal again at the end: ending as asked is a success."""

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from octavo.app.api.errors import ApiError
+from octavo.app.api.errors import ApiError, unavailable
 from octavo.engine.errors import QueueFullError, RequestError
 from octavo.engine.request import Delta, Event, Finished, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine, RequestHandle
     from octavo.engine.text.reasoning import ReasoningFormat
+
+MODEL_GONE = "The model was unloaded during this request, or Octavo was closed."
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class Generation:
         Raises what Engine.submit raises, and RequestError for more choices than the engine ever takes at a time.
         """
         _require_room(engine, len(prompts))
+        self._engine = engine
         self._handles: list[RequestHandle] = []
         try:
             for prompt, its_params in zip(prompts, params, strict=True):
@@ -71,7 +74,7 @@ class Generation:
         """Events of all choices as they come, each with its choice's index. Raises ApiError if a choice fails."""
         if len(self._handles) == 1:
             async for event in self._handles[0].stream():
-                yield 0, _checked(event)
+                yield 0, self._checked(event)
             return
         queue: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
 
@@ -90,7 +93,7 @@ class Generation:
                 if news is None:
                     running -= 1
                 else:
-                    yield index, _checked(news)
+                    yield index, self._checked(news)
         finally:
             for task in tasks:
                 task.cancel()
@@ -104,10 +107,21 @@ class Generation:
         finally:
             self.abort()
         if any(choice.finished is None for choice in choices):
-            raise ApiError(
-                503, "The model was unloaded during this request.", code="engine_closed", kind="service_unavailable"
-            )
+            raise unavailable(MODEL_GONE, "engine_closed")
         return choices
+
+    def _checked(self, event: Event) -> Event:
+        """A choice that cannot end well ends the call: OpenAI's finish reasons know no failure."""
+        if isinstance(event, Finished):
+            if event.reason == "error":
+                if self._engine.status().state == "closed":
+                    raise unavailable(MODEL_GONE, "engine_closed")
+                message = event.error or "The engine could not finish this request."
+                raise ApiError(500, message, code="server_error", kind="server_error")
+            if event.reason == "aborted":
+                message = "The request was stopped by the server."
+                raise ApiError(503, message, code="aborted", kind="service_unavailable")
+        return event
 
 
 def _require_room(engine: Engine, count: int) -> None:
@@ -127,17 +141,6 @@ def _require_room(engine: Engine, count: int) -> None:
         )
     if count > most - sum(now.requests.get(state, 0) for state in ("running", "waiting", "swapped")):
         raise QueueFullError(waiting)
-
-
-def _checked(event: Event) -> Event:
-    """A choice that cannot end well ends the call: OpenAI's finish reasons know no failure."""
-    if isinstance(event, Finished):
-        if event.reason == "error":
-            message = event.error or "The engine could not finish this request."
-            raise ApiError(500, message, code="server_error", kind="server_error")
-        if event.reason == "aborted":
-            raise ApiError(503, "The request was stopped by the server.", code="aborted", kind="service_unavailable")
-    return event
 
 
 def usage(finished: Sequence[Finished], *, choices_a_prompt: int = 1) -> dict[str, Any]:

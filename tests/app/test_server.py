@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +109,32 @@ def test_the_second_interrupt_ends_a_running_stream_at_once(tmp_path: Path) -> N
             assert process.poll() is None  # the first lets it end by itself for a while
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 130  # half of the time that the first one gave
+
+
+@posix_signals
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_interrupt_ends_a_long_request_soon_and_tells_its_client(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], path: str, stream: bool
+) -> None:
+    asked = {"prompt": "hi"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "hi"}]}
+    body = {"model": "default", "max_tokens": 20_000, "stream": stream, **asked}
+    with served(tmp_path, slow=True) as (process, client), ThreadPoolExecutor(1) as caller:
+        wait_until_ready(client)
+        answer = caller.submit(client.post, path, json=body)
+        while client.get("/api/status").json()["requests"]["running"] == 0:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0  # half of the time that connections have there
+        said = answer.result(5)
+    if stream:
+        fault = json.loads(said.text.strip().splitlines()[-1].removeprefix("data: "))
+    else:
+        assert said.status_code == 503
+        fault = said.json()
+    assert fault["error"]["code"] == "engine_closed"
+    assert "Octavo was closed" in fault["error"]["message"]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_everything_is_closed_with_the_app(tmp_path: Path) -> None:
