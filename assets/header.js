@@ -38,6 +38,9 @@ export class Header {
       this.theme,
     );
     this.setTheme(localStorage.getItem("octavo-theme") ?? "system");
+    addEventListener("storage", ({ key, newValue }) => {
+      if (key === "octavo-theme") this.setTheme(newValue ?? "system"); // chosen in another tab
+    });
   }
 
   connected(yes) {
@@ -113,11 +116,11 @@ export class Header {
   context(reading) {
     this.meter.hidden = !reading;
     if (!reading) return;
-    const { used, limit, draft, left_out: leftOut } = reading;
+    const { used, limit, draft } = reading;
     const share = Math.min(1, used / limit);
     this.meterText.textContent = `${short(used)} / ${short(limit)}`;
     this.meterBar.firstChild.style.width = `${share * 100}%`;
-    this.meter.classList.toggle("nearly", share > 0.85 || leftOut > 0);
+    this.meter.classList.toggle("nearly", share > 0.85);
     const label = t(draft > 0 ? "context.draft" : "context", { used, limit, draft });
     this.meter.title = label;
     this.meter.setAttribute("aria-label", label);

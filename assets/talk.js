@@ -157,6 +157,7 @@ export class Talk {
     this.scroller.replaceChildren(this.chat && this.chat.turns.length ? this.chat.element : this.chat ? "" : this.welcome);
     this.pinned = !this.chat || this.chat.scroll === null;
     if (!this.pinned) this.scroller.scrollTop = this.chat.scroll;
+    else if (!this.chat) this.scroller.scrollTop = 0;
     this.top = this.scroller.scrollTop;
     this.expected = this.wanted = null;
     this.settle();
@@ -289,7 +290,7 @@ export class Talk {
     if (atEnd) this.pinned = true;
     else if (scrollTop < this.top - 1) this.pinned = false;
     this.top = scrollTop;
-    this.toEnd.hidden = this.pinned || atEnd;
+    this.toEnd.hidden = this.pinned || atEnd || !this.chat;
   }
 
   follow() {
@@ -302,10 +303,11 @@ export class Talk {
     const { scroller, anchor } = this;
     if (anchor && (this.pinned || performance.now() > anchor.until)) this.anchor = null;
     else if (anchor) scroller.scrollTop += anchor.turn.element.getBoundingClientRect().top - anchor.top;
-    if (this.pinned) {
+    if (this.pinned && this.chat) {
       scroller.scrollTop = scroller.scrollHeight;
       this.top = scroller.scrollTop;
     }
+    if (!this.chat) return; // the welcome is read from its beginning
     this.toEnd.hidden = this.pinned || scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END_PX;
   }
 }

@@ -94,6 +94,29 @@ def test_the_page_speaks_the_language_of_the_browser(server: Any, browser: Any) 
     context.close()
 
 
+def test_the_welcome_is_read_from_its_beginning_however_low_the_window(page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 300})
+    scroller = "document.querySelector('.scroller')"
+    until(page, f"{scroller}.scrollHeight > {scroller}.clientHeight + 20")
+    page.reload()
+    page.wait_for_selector("body.octavo-ready .example")
+    until(page, f"{scroller}.scrollHeight > {scroller}.clientHeight + 20")
+    page.wait_for_timeout(100)
+    assert page.evaluate(f"{scroller}.scrollTop") == 0
+    assert page.locator(".to-end").is_hidden()
+
+
+def test_colours_chosen_in_one_tab_are_those_of_all(page: Page, watched: Any, server: Any) -> None:
+    other = watched.context.new_page()
+    other.goto(server.url)
+    other.wait_for_selector("body.octavo-ready .example")
+    dark = "document.documentElement.dataset.theme === 'dark'"
+    assert not other.evaluate(dark)
+    while not page.evaluate(dark):
+        page.get_by_role("button", name="Colours:").click()
+    until(other, dark)
+
+
 def test_on_a_phone_the_list_slides_over_the_conversation(server: Any, open_context: Any) -> None:
     watched = open_context(server, viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True)
     page = watched.context.new_page()
