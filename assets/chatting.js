@@ -101,6 +101,7 @@ export class Chatting {
   async import() {
     const files = await chooseFiles();
     if (!files.length) return;
+    this.endImport?.(); // what the last one said
     let end = toast(t("import.reading"), { keep: true });
     const tell = (done, total) => {
       end();
@@ -110,7 +111,7 @@ export class Chatting {
     end();
     const parts = ["added", "updated", "same", "failed"].filter((name) => sum[name]).map((name) => t(`import.${name}`, { n: sum[name] }));
     const text = [parts.join(" · ") || t("import.nothing"), ...new Set(sum.faults)].join("\n");
-    toast(text, { kind: sum.failed ? "error" : "plain", keep: sum.failed > 0 });
+    this.endImport = toast(text, { kind: sum.failed ? "error" : "plain" });
   }
 
   // For the conversation

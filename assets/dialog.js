@@ -3,7 +3,9 @@
 import { h, iconButton } from "./dom.js";
 import { t } from "./words.js";
 
-const TOAST_MS = 6000;
+const TOAST_MS = 6000; // at least
+const MOST_TOAST_MS = 15_000;
+const READING_MS = 70; // of a character
 const SHOWN_AT_ONCE = 3;
 const NARROWEST_PX = 240; // of a place for notes
 
@@ -76,17 +78,17 @@ export function toast(text, { action = null, kind = "plain", keep = false } = {}
   shelf.append(note);
   while (shelf.childElementCount > SHOWN_AT_ONCE) shelf.firstChild.remove();
   placeShelf();
-  if (!keep) waitUnread(note, end);
+  if (!keep) waitUnread(note, end, Math.min(MOST_TOAST_MS, Math.max(TOAST_MS, READING_MS * text.length)));
   return end;
 }
 
-/** Let a note go after a while in which nobody points at it or has the keyboard in it. */
-function waitUnread(note, end) {
-  let timer = setTimeout(end, TOAST_MS);
+/** Let a note go after `ms` in which nobody points at it or has the keyboard in it. */
+function waitUnread(note, end, ms) {
+  let timer = setTimeout(end, ms);
   const hold = () => clearTimeout(timer);
   const letGo = () => {
     clearTimeout(timer);
-    timer = setTimeout(end, TOAST_MS);
+    timer = setTimeout(end, ms);
   };
   for (const event of ["pointerenter", "focusin"]) note.addEventListener(event, hold);
   for (const event of ["pointerleave", "focusout"]) note.addEventListener(event, letGo);

@@ -217,6 +217,11 @@ def test_notes_name_each_fault_on_its_line_and_stay_while_the_keyboard_is_in_the
     assert note.inner_text().splitlines() == ["1 could not be read", "broken.json: This is not a JSON file."]
 
     page.clock.install()
+    bring(page, broken)
+    page.clock.fast_forward(1000)
+    assert note.count() == 1  # the last one's note is gone
+    page.clock.fast_forward(20_000)
+    note.wait_for(state="detached")
     bring(page, other)
     plain = page.locator(".toast.plain")
     plain.get_by_role("button", name="Dismiss").focus()
