@@ -255,13 +255,15 @@ def _models_list(context: typer.Context, config: ConfigPath = None, debug: Debug
     """List the models on this disk."""
     from octavo.app.config import format_size
     from octavo.app.library.catalog import list_models
+    from octavo.app.library.facts import read_facts
 
     models = list_models(context.obj.settings(config).values.model.folders)
     if not models:
         print("No models on disk. `octavo models pull starter` fetches a small one.", file=sys.stderr)
     width = max((len(model.id) for model in models), default=0)
     for model in models:
-        note = "" if model.complete else "  incomplete: pull it again"
+        problem = read_facts(model.path).problem if model.complete else "incomplete: pull it again"
+        note = f"  {problem}" if problem else ""
         print(f"{model.id:<{width}}  {format_size(model.size_bytes):>9}  {model.format:<11}  {model.path}{note}")
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from octavo.app.library.errors import ModelNotFoundError
 from octavo.app.library.repository import absent_parts, first_parts, of_variant
 
 INCOMPLETE = ".incomplete"  # ends the name of a blob that is not whole yet
@@ -77,6 +79,14 @@ def missing_files(folder: Path, variant: str | None = None) -> list[str]:
     if not any(re.fullmatch(r"tokenizer\.json|vocab\.(json|txt)|.*\.(model|tiktoken)", name) for name in present):
         missing.append("tokenizer.json")
     return missing
+
+
+def lacking(folder: Path, missing: Sequence[str]) -> ModelNotFoundError:
+    """Why a folder of the user's own cannot be loaded."""
+    return ModelNotFoundError(
+        f"The model folder {folder} is not complete: {', '.join(missing[:4])} missing.",
+        remedy="Copy or download the missing files.",
+    )
 
 
 def what_is_missing(repo_id: str, variant: str | None, revision: str, cache: Path | None) -> str:

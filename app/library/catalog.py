@@ -18,7 +18,8 @@ from octavo.app.library.starter import STARTER, find_starter
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on disk. `id` is what model.id would be; `complete` is False after a broken download."""
+    """A model on disk. `id` is what model.id would be; `complete` is False after a broken download:
+    the rest can be fetched."""
 
     id: str
     path: Path
@@ -139,7 +140,7 @@ def _in_folder(root: Path) -> Iterator[LocalModel]:
             continue
         if any(name.endswith(".safetensors") for name in names):
             name = folder.relative_to(root).as_posix() if folder != root else str(folder)
-            yield LocalModel(name, folder, "safetensors", _weights(folder), not missing_files(folder))
+            yield LocalModel(name, folder, "safetensors", _weights(folder))
         for first in first_parts(name for name in names if name.lower().endswith(".gguf")):
             path = folder / first
             size = sum((folder / part).stat().st_size for part in parts_of(first, names))

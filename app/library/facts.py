@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from octavo.app.library.cache import lacking, missing_files
 from octavo.engine.errors import OctavoError
 
 KEPT = 500
@@ -64,6 +65,8 @@ def read_facts(path: Path) -> Facts:
         parameters=found.parameters,
         problem=found.problems[0].splitlines()[0] if found.problems else None,
     )
+    if facts.problem is None and path.is_dir() and (missing := missing_files(path)):
+        facts = replace(facts, problem=str(lacking(path, missing)))
     try:
         return replace(facts, context_length=read_shape(found.config).max_positions) if found.config else facts
     except OctavoError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from octavo.app.library import hub
-from octavo.app.library.cache import find_cached, missing_files, what_is_missing
+from octavo.app.library.cache import find_cached, lacking, missing_files, what_is_missing
 from octavo.app.library.errors import LibraryError, ModelNotFoundError
 from octavo.app.library.progress import Cancelled, Report, ignore, never
 from octavo.app.library.repository import first_parts
@@ -100,10 +100,7 @@ def _on_disk(path: Path) -> Path:
     if any(name.endswith(".safetensors") or name == "config.json" for name in names):
         missing = missing_files(path)
         if missing:
-            raise ModelNotFoundError(
-                f"The model folder {path} is not complete: {', '.join(missing[:4])} missing.",
-                remedy="Copy or download the missing files.",
-            )
+            raise lacking(path, missing)
         return path
     if len(gguf) == 1:
         return path / gguf[0]

@@ -132,7 +132,7 @@ class Row {
       parts.push(this.form.element);
     }
     const buttons = [];
-    if (overview.at_start !== model.id && model.complete) {
+    if (overview.at_start !== model.id && model.complete && !model.facts?.problem) {
       buttons.push(h("button", { type: "button", class: "link", onclick: () => this.atStart() }, t("models.atstart.do")));
     }
     buttons.push(h("button", { type: "button", class: "link", onclick: () => this.copyPath() }, t("models.copy.path")));

@@ -269,6 +269,11 @@ class ModelDesk:
         return freed
 
     def use_at_start(self, model_id: str) -> None:
+        here = (model for model in list_models(self._settings.values.model.folders) if model.id == model_id)
+        model = next(here, None)  # None: it is fetched when it is loaded
+        problem = self._facts.read(model.path).problem if model is not None and model.complete else None
+        if problem is not None:  # it would fail at every start
+            raise LibraryError(problem)
         self._save({"model.id": model_id})
 
     def change_folders(self, add: str | None, remove: str | None) -> dict[str, Any]:

@@ -159,6 +159,18 @@ def test_models_list_names_the_way_to_get_one(octavo: Octavo) -> None:
     assert "octavo models pull starter" in result.err
 
 
+def test_the_list_says_why_a_folder_of_ones_own_cannot_be_loaded(octavo: Octavo, tmp_path: Path) -> None:
+    broken = tmp_path / "mine" / "broken"
+    broken.mkdir(parents=True)
+    (broken / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    config = tmp_path / "own.yaml"
+    config.write_text(f"model:\n  folders: [{json.dumps(str(tmp_path / 'mine'))}]\n", encoding="utf-8")
+    [line] = octavo("models", "list", "--config", str(config)).out.splitlines()
+    assert line.startswith("broken ")
+    assert "has no config.json" in line
+    assert "pull it again" not in line
+
+
 def test_models_commands_work_on_files(octavo: Octavo, starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTAVO_STARTER", str(starter_path))
     listed = octavo("models", "list").out.split()

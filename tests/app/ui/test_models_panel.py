@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fake_engine import FakeEngine
 from fake_hub import FakeHub, example_models, serving
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hosting import settings
 from huggingface_hub import constants
+from safetensors.torch import save_file
 
 from octavo.app.api import errors
 from octavo.app.chat.store import ChatStore
@@ -165,8 +167,28 @@ def test_models_on_disk_come_with_type_size_and_context(panel: Panel, tmp_path: 
     assert facts["parameters"] == 134_515_008
     assert facts["problem"] is None
     assert "x.safetensors" in rows["odd"]["facts"]["problem"]
-    assert not rows["odd"]["complete"]
+    assert rows["odd"]["complete"]  # there is no rest that could be fetched
     assert not rows["odd"]["removable"]
+
+
+def test_folders_of_ones_own_say_what_keeps_them_from_loading(panel: Panel, tmp_path: Path, starter_path: Path) -> None:
+    mine = tmp_path / "mine"
+    for name in ("bare", "dumb"):
+        (mine / name).mkdir(parents=True)
+        save_file({"x.weight": torch.zeros(2, 2)}, mine / name / "model.safetensors")
+    (mine / "dumb" / "config.json").write_text('{"model_type": "unheard-of"}', encoding="utf-8")
+    (mine / "junk.gguf").write_bytes(b"junk" * 100)
+    panel.post("/folders", add=str(mine))
+    panel.get()
+    panel.wait(lambda news: all(model["facts"] for model in panel.get().json()["models"]))
+    problems = {model["id"]: model["facts"]["problem"] for model in panel.get().json()["models"]}
+    assert "has no config.json" in problems["bare"]
+    assert "tokenizer.json missing" in problems["dumb"]
+    assert "junk.gguf" in problems["junk.gguf"]
+    for model_id in ("bare", "dumb", "junk.gguf"):  # would only fail at every start
+        refused = panel.post("/start", id=model_id)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (422, problems[model_id])
+        assert panel.settings.values.model.id == "starter"
 
 
 def test_search_finds_what_can_be_loaded_and_sends_the_words_alone(panel: Panel) -> None:
