@@ -32,7 +32,7 @@ OPEN_PATHS = frozenset({"/health"})  # need no key: a watchdog has none
 CLOSED_PATHS = frozenset(
     {
         *("/gradio_api", "/openapi.json", "/docs", "/redoc", "/config", "/login", "/logout", "/monitoring"),
-        *("/svelte", "/manifest.json", "/pwa_icon"),
+        *("/svelte", "/pwa_icon"),
     }
 )
 KEY_COOKIE = "octavo_key"

@@ -8,7 +8,7 @@ from html import escape
 from octavo.app.config import Settings
 from octavo.app.ui.strings import LANGUAGES, choose_language
 
-FILES = ("/ui/tokens.css", "/ui/enter.css", "/ui/enter.js", "/ui/icon.svg")
+FILES = ("/ui/tokens.css", "/ui/enter.css", "/ui/enter.js", "/ui/icon.svg", "/manifest.json")
 WORDS = ("wrong", "wait", "unreachable")  # said by the script
 
 

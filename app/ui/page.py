@@ -29,9 +29,20 @@ if TYPE_CHECKING:
 TITLE = "Octavo"
 ASSETS = "/ui"  # Gradio has /assets and /static for itself
 ASSET_FOLDERS = ("panels",)
-MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MEDIA_TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+}
 STYLES = ("tokens", "page", "chats", "main", "text", "talk", "composer", "welcome", "panels", "narrow")  # in this order
 QUEUE_LOOK_S = 1.0
+MANIFEST = {  # Web Application Manifest (W3C): Gradio's page asks for it, and browsers can then keep it as an app
+    "name": TITLE,
+    "start_url": "/",
+    "display": "standalone",
+    "icons": [{"src": f"{ASSETS}/icon.svg", "sizes": "any", "type": "image/svg+xml"}],
+}
 HEAD = "\n".join(
     [
         f'<link rel="icon" type="image/svg+xml" href="{ASSETS}/icon.svg">',
@@ -128,6 +139,10 @@ def _add_files(app: FastAPI, settings: Settings) -> None:
         sentences = json.dumps(list(SENTENCES[language].items()), ensure_ascii=False)
         script += f"export const sentences = {sentences};\n"
         return _answer(request, f"{script}export const words = {words};\n".encode(), ".js", vary="Accept-Language")
+
+    @app.get("/manifest.json", include_in_schema=False)
+    def manifest(request: Request) -> Response:
+        return _answer(request, json.dumps(MANIFEST).encode(), ".webmanifest")
 
     @app.get(ASSETS + "/{name:path}", include_in_schema=False)
     def file(name: str, request: Request) -> Response:

@@ -198,6 +198,9 @@ def test_another_device_enters_the_key_once_and_sees_the_same_chats(
     )
     phone = watched.context.new_page()
     phone.goto(house.url)
+    manifest = phone.request.get(f"{house.url}/manifest.json")  # browsers ask for it without the cookie
+    assert manifest.headers["content-type"] == "application/manifest+json"
+    assert phone.request.get(f"{house.url}{manifest.json()['icons'][0]['src']}").ok
     phone.get_by_label("Key").fill("not the key")
     phone.get_by_role("button", name="Open the chats").click()
     phone.get_by_text("That is not the key.").wait_for()
