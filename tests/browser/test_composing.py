@@ -142,6 +142,22 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     assert "left out" in reply(page).inner_text()
 
 
+def test_where_the_context_is_all_the_model_has_no_larger_one_is_offered(server: Any, open_context: Any) -> None:
+    page = open_context(server).context.new_page()
+
+    def passed_on(route: Any) -> None:
+        behind = route.connect_to_server()
+        behind.on_message(lambda message: route.send(re.sub(r'"longest": ?0', '"longest": 8192', message)))
+
+    page.route_web_socket("**/*", passed_on)
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    hint = page.locator("#composer-hint")
+    page.get_by_role("textbox", name="Message").fill("long words " * 900)
+    hint.filter(has_text="That is all this model can hold.").wait_for()
+    assert hint.get_by_role("button").count() == 0
+
+
 def test_the_meter_follows_the_version_that_is_shown(page: Page) -> None:
     box = page.get_by_role("textbox", name="Message")
     send(page, "say short")
