@@ -53,8 +53,13 @@ class Usage:
 
     @property
     def speedup(self) -> float:
-        """Estimate: how many times as fast as plain decoding guesses made the reply."""
-        return self.completion_tokens / max(1.0, self.completion_tokens - self.saved_steps)
+        """Estimate: how many times as fast as plain decoding guesses made the reply; 1.0 for one without tokens."""
+        return speedup(self.completion_tokens, self.saved_steps)
+
+
+def speedup(tokens: int, saved_steps: float) -> float:
+    """How many times as fast `tokens` came as they would have, one a step, without the steps that guesses saved."""
+    return tokens / max(1.0, tokens - saved_steps) if tokens else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.app.api.errors import ApiError, unavailable
 from octavo.engine.errors import QueueFullError, RequestError
-from octavo.engine.request import Delta, Event, Finished, SamplingParams, TokenLogprob
+from octavo.engine.request import Delta, Event, Finished, SamplingParams, TokenLogprob, speedup
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine, RequestHandle
@@ -159,6 +159,6 @@ def usage(finished: Sequence[Finished], *, choices_a_prompt: int = 1) -> dict[st
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": rejected,
-            "prediction_speedup": round(completion / max(1.0, completion - saved), 3),
+            "prediction_speedup": round(speedup(completion, saved), 3),
         },
     }

@@ -50,6 +50,9 @@ def test_echo_puts_the_prompt_first(client: OpenAI) -> None:
 
 def test_echo_with_logprobs_and_no_new_tokens_scores_the_prompt(client: OpenAI) -> None:
     reply = client.completions.create(model="default", prompt="añc", max_tokens=0, echo=True, logprobs=2)
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens_details is not None
+    assert reply.usage.completion_tokens_details.model_extra == {"prediction_speedup": 1.0}  # nothing was slowed down
     choice = reply.choices[0]
     assert choice.text == "añc"
     assert choice.finish_reason == "length"
