@@ -70,9 +70,20 @@ def find_model(config: Config, report: Report) -> str | Path:
     model_id = config.model.id
     if model_id.startswith("shape:"):
         return model_id
+    from octavo.app.config import format_size
     from octavo.app.library import resolve_model
+    from octavo.app.library.progress import DOWNLOADING
 
-    return resolve_model(model_id, folders=config.model.folders, revision=config.model.revision, progress=report)
+    is_told = False
+
+    def tell(stage: str, done: int, total: int, source: str) -> None:
+        nonlocal is_told
+        if stage == DOWNLOADING and total and not is_told:
+            is_told = True
+            log.info("Fetching %s (%s) from %s", model_id, format_size(total), source)
+        report(stage, done, total, source)
+
+    return resolve_model(model_id, folders=config.model.folders, revision=config.model.revision, progress=tell)
 
 
 def check_model(source: str | Path, config: Config, holding: Holding) -> None:

