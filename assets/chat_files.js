@@ -38,12 +38,14 @@ export function chooseFiles() {
 export async function importFiles(files, onPart = () => {}) {
   const sum = { added: 0, updated: 0, same: 0, failed: 0, faults: [] };
   for (const file of files) {
+    const before = sum.faults.length;
     try {
       await importTexts(await textsOf(file), sum, onPart);
     } catch (error) {
       sum.failed += 1;
-      sum.faults.push(`${file.name}: ${error instanceof SyntaxError ? t("import.nojson") : error.message}`);
+      sum.faults.push(error instanceof SyntaxError ? t("import.nojson") : error.message);
     }
+    sum.faults.push(...sum.faults.splice(before).map((fault) => `${file.name}: ${fault}`));
   }
   return sum;
 }

@@ -211,10 +211,14 @@ def test_notes_name_each_fault_on_its_line_and_stay_while_the_keyboard_is_in_the
     broken, other = tmp_path / "broken.json", tmp_path / "other.json"
     broken.write_text('{"chats": [', encoding="utf-8")
     other.write_text("[]", encoding="utf-8")
-    bring(page, broken)
+    hello = tmp_path / "hello.json"
+    hello.write_text('{"hello": 1}', encoding="utf-8")
+    bring(page, broken, hello)
     note = page.locator(".toast.error p")
     note.wait_for()
-    assert note.inner_text().splitlines() == ["1 could not be read", "broken.json: This is not a JSON file."]
+    lines = note.inner_text().splitlines()
+    assert lines[:2] == ["2 could not be read", "broken.json: This is not a JSON file."]
+    assert lines[2:] == ["hello.json: Not a chat of Octavo or ChatGPT."]
 
     page.clock.install()
     bring(page, broken)
