@@ -70,6 +70,10 @@ class Reply:
         self._handle: RequestHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._left_out_turns = 0
+        self._started: Started | None = None
+        self._submitted_s = 0.0
+        self._first_s = 0.0  # of the first token, and of the last one
+        self._last_s = 0.0
         self._grown = False  # has got text or thoughts in this run
         self._begun = False
         self._stopped = False
@@ -120,14 +124,14 @@ class Reply:
         try:
             outcome = _Outcome("stopped") if self._stopped else await self._generate()
         except asyncio.CancelledError:
-            outcome = _Outcome("stopped")
+            outcome = _Outcome("stopped", stats=self._own_stats())
         except OctavoError as error:
             outcome = _Outcome("failed", error=str(error), code=getattr(error, "code", None))
         except Exception as error:
             log.exception("A reply failed")
             sentence = f"The reply failed unexpectedly ({type(error).__name__})."
             outcome = _Outcome("failed", error=sentence, code="unexpected")
-        if self._handle is not None and outcome.stats is None:  # left before the engine said that it ended
+        if self._handle is not None and outcome.status != "complete":  # perhaps left before the engine has ended it
             self._handle.abort()
         self._flush()
         if self._save_timer is not None:
@@ -152,6 +156,7 @@ class Reply:
             self._notice(remark)
         await self._keep_prompt(prompt)
         self._handle = await self._submit(engine, prompt, params)
+        self._submitted_s = time.monotonic()
         place = asyncio.create_task(self._watch_place(engine))
         try:
             async for event in self._handle.stream():
@@ -160,6 +165,7 @@ class Reply:
                     self._take(event)
                 elif isinstance(event, Started):
                     place.cancel()
+                    self._started = event
                     self._say(self._reading(event.cached_tokens, event.prompt_tokens, event.cached_tokens))
                 elif isinstance(event, PrefillProgress):
                     self._say(self._reading(event.done, event.total, event.cached))
@@ -241,6 +247,21 @@ class Reply:
             return _Outcome("failed", event.error or "The engine could not finish this reply.", stats)
         return _Outcome("stopped" if event.reason == "aborted" else "complete", None, stats)
 
+    def _own_stats(self) -> ReplyStats | None:
+        """What was seen of a reply that was left before the engine said what it did; None without a token."""
+        if self._started is None or not self._token_ids:
+            return None
+        count, writing_s = len(self._token_ids), self._last_s - self._first_s
+        return ReplyStats(
+            decode_tok_s=(count - 1) / writing_s if writing_s > 0 else 0.0,
+            first_token_s=self._first_s - self._submitted_s,
+            prompt_tokens=self._started.prompt_tokens,
+            cached_tokens=self._started.cached_tokens,
+            completion_tokens=count,
+            reason="aborted",
+            left_out_turns=self._left_out_turns,
+        )
+
     def _say(self, progress: Progress) -> None:
         if progress != self._progress:
             self._progress = progress
@@ -252,6 +273,8 @@ class Reply:
         self._publish(notice)
 
     def _take(self, delta: Delta) -> None:
+        self._last_s = time.monotonic()
+        self._first_s = self._first_s or self._last_s
         self._token_ids.extend(delta.token_ids)
         if delta.text:
             self._unsent_text.append(delta.text)

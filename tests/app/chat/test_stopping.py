@@ -41,6 +41,30 @@ def test_stop_keeps_what_is_there_and_frees_the_engine(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_reply_whose_engine_is_too_slow_to_end_it_keeps_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.app.chat.reply.ABORT_GRACE_S", 0.05)
+
+    async def test() -> None:
+        engine = FakeEngine(lambda _: "word " * 2000, token_s=0.001, context_length=20_000)
+        monkeypatch.setattr(engine, "abort", lambda request_id: None)  # as in the midst of a long step
+        async with serving(tmp_path, engine) as (service, _):
+            chat = service.create_chat()
+            await service.send(chat.id, "go")
+            await some_text(service, chat.id)
+            service.stop(chat.id)
+            last = await asyncio.wait_for(ended(service, chat.id), 2)
+            assert last.status == "stopped"
+            assert last.stats is not None
+            assert (last.stats.reason, last.stats.completion_tokens) == ("aborted", len(last.content))
+            assert last.stats.prompt_tokens == len(engine.submitted[0][0])
+            assert last.stats.decode_tok_s > 0
+            assert last.stats.first_token_s > 0
+
+    run(test)
+
+
 def test_stop_before_the_first_token_works_too(tmp_path: Path) -> None:
     async def test() -> None:
         engine = FakeEngine()
