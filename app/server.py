@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 REPLIES_S = 1.0  # requests of the API get so long to end after the first Ctrl+C, before the model is taken from them
 GRACE_S = 3  # and their connections so long
-FAREWELL_S = 0.15  # the tabs get so long to be told why they will lose their connection
+FAREWELL_S = 0.15  # the tabs get so long to be told why they will lose their connection, and how replies ended
 LET_GO_S = 20.0  # a lost GPU may hold up the end of the process for so long
 CLOSE_MODEL_S = 3.0  # a load that does not notice its end by then is left to the end of the process
 LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
@@ -117,6 +117,8 @@ def create_app(
             board.put("ending", "again" if again else "closed")
             await asyncio.sleep(FAREWELL_S)
         await service.close()
+        if board is not None and board.watched:
+            await asyncio.sleep(FAREWELL_S)  # for the ends of the replies, with their figures
 
     async def end_requests() -> None:
         await asyncio.sleep(REPLIES_S)

@@ -103,6 +103,7 @@ class Page {
     this.panels.on("ending", (how) => {
       this.ending = how;
       this.header.ending(how);
+      this.talk.leave();
     });
     this.panels.on("news", (items) => items.forEach(tellOnce));
     this.shade = chats.parentElement;

@@ -137,10 +137,14 @@ export class ReplyTurn {
     return ended;
   }
 
-  /** Nobody writes here any more, and nobody is there to say so: what has come stays. */
+  leave() {
+    this.cutOff = this.live;
+  }
+
+  /** Nobody writes here any more, and perhaps nobody was there to say so: what has come stays. */
   freeze() {
-    if (!this.live) return;
     const { told } = this;
+    if (!this.live && !(this.cutOff && told.status === "stopped")) return;
     const thinking = told.thinking && { seconds: null, ...told.thinking, over: true };
     const notices = [...told.notices, { text: t("turn.closed") }];
     this.about({ ...told, status: "stopped", progress: null, thinking, notices });

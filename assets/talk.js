@@ -177,6 +177,11 @@ export class Talk {
     this.chats.delete(id);
   }
 
+  /** Octavo is about to end what is being written. */
+  leave() {
+    for (const { last } of this.chats.values()) if (last instanceof ReplyTurn) last.leave();
+  }
+
   /** Octavo was closed: the replies that were being written end here. */
   freeze() {
     for (const { last } of this.chats.values()) if (last instanceof ReplyTurn) last.freeze();

@@ -54,6 +54,7 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     page.get_by_role("dialog").get_by_role("button", name="Quit Octavo").click()
     page.wait_for_selector(".offline:not([hidden]) >> text=Closed")
     page.wait_for_selector("article.reply.last:not(.live) >> text=Octavo was closed while this was being written.")
+    page.wait_for_selector("article.reply.last .figures >> text=first")  # the server's last word came through
     assert page.locator(".row-chat.writing, .chip[data-state=ready], .send.stops").count() == 0
     assert page.get_by_role("button", name="Quit Octavo").is_disabled()
     assert "Start it again" in page.locator("#composer-hint").inner_text()
