@@ -1,7 +1,7 @@
 """Weights in 8 or 4 bits as bfloat16, 16 rows at a time, for the library's products with prompts.
 
-An int8 code is exact in bfloat16, and its row's scale is to multiply the sums. An int4 code becomes code * scale + shift,
-rounded to nearest, as it is where torch multiplies 16-bit activations by such weights.
+An int8 code is exact in bfloat16, and its row's scale is to multiply the sums. An int4 code becomes
+code * scale + shift, rounded to nearest, as it is where torch multiplies 16-bit activations by such weights.
 """
 
 from __future__ import annotations
