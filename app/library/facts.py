@@ -65,12 +65,14 @@ def read_facts(path: Path) -> Facts:
         parameters=found.parameters,
         problem=found.problems[0].splitlines()[0] if found.problems else None,
     )
+    if found.config:
+        try:
+            facts = replace(facts, context_length=read_shape(found.config).max_positions)
+        except OctavoError as error:
+            facts = replace(facts, problem=facts.problem or error.message)
     if facts.problem is None and path.is_dir() and (missing := missing_files(path)):
         facts = replace(facts, problem=str(lacking(path, missing)))
-    try:
-        return replace(facts, context_length=read_shape(found.config).max_positions) if found.config else facts
-    except OctavoError as error:
-        return replace(facts, problem=facts.problem or error.message)
+    return facts
 
 
 def file_mark(path: Path) -> tuple[int, int]:
