@@ -173,19 +173,21 @@ def test_models_on_disk_come_with_type_size_and_context(panel: Panel, tmp_path: 
 
 def test_folders_of_ones_own_say_what_keeps_them_from_loading(panel: Panel, tmp_path: Path, starter_path: Path) -> None:
     mine = tmp_path / "mine"
-    for name in ("bare", "dumb"):
+    for name in ("bare", "dumb", "mute"):
         (mine / name).mkdir(parents=True)
         save_file({"x.weight": torch.zeros(2, 2)}, mine / name / "model.safetensors")
     (mine / "dumb" / "config.json").write_text('{"model_type": "unheard-of"}', encoding="utf-8")
+    (mine / "mute" / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     (mine / "junk.gguf").write_bytes(b"junk" * 100)
     panel.post("/folders", add=str(mine))
     panel.get()
     panel.wait(lambda news: all(model["facts"] for model in panel.get().json()["models"]))
     problems = {model["id"]: model["facts"]["problem"] for model in panel.get().json()["models"]}
     assert "has no config.json" in problems["bare"]
-    assert "tokenizer.json missing" in problems["dumb"]
+    assert "unheard-of" in problems["dumb"]
+    assert "tokenizer.json missing" in problems["mute"]
     assert "junk.gguf" in problems["junk.gguf"]
-    for model_id in ("bare", "dumb", "junk.gguf"):  # would only fail at every start
+    for model_id in ("bare", "dumb", "mute", "junk.gguf"):  # would only fail at every start
         refused = panel.post("/start", id=model_id)
         assert (refused.status_code, refused.json()["error"]["message"]) == (422, problems[model_id])
         assert panel.settings.values.model.id == "starter"
