@@ -23,29 +23,6 @@ def launches_early(device: torch.device) -> bool:
 
 
 @triton.jit
-def prefetch_to_l2(pointer, size_bytes):
-    """Asks for bytes (a multiple of 16, from an address aligned to 16) to be brought into L2.
-
-    One thread of the program asks, in one instruction; compute capability 9.0 and newer.
-    """
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred first;
-        .reg .u32 thread;
-        mov.u32 thread, %tid.x;
-        setp.eq.u32 first, thread, 0;
-        @first cp.async.bulk.prefetch.L2.global [$1], $2;
-        mov.u32 $0, 0;
-        }""",
-        "=r,l,r",
-        [pointer, size_bytes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
 def prefetch_lines(pointers):
     """Asks for the cache line of each pointer to be brought into L2."""
     tl.inline_asm_elementwise(

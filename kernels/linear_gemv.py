@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.dependent_launch import prefetch_to_l2
 from octavo.kernels.linear_epilogue import store_row
 from octavo.kernels.quant_number import scaled_by_bits, wide_number
 
@@ -45,7 +44,6 @@ def gemv_kernel(
     ACT: tl.constexpr,
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
-    WHOLE: tl.constexpr,
     CODE: tl.constexpr,
 ):
     """x [ROWS, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [ROWS, outs].
@@ -75,11 +73,6 @@ def gemv_kernel(
         if GATED:
             up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0), CODE)
     if EARLY:
-        if WHOLE and first + BLOCK_N <= outs:
-            # and where a program's weights are few, all of them
-            prefetch_to_l2(weight_ptr + first.to(tl.int64) * SIZE, BLOCK_N * SIZE * 2)
-            if GATED:
-                prefetch_to_l2(weight_ptr + (first + outs).to(tl.int64) * SIZE, BLOCK_N * SIZE * 2)
         gdc_wait()
         gdc_launch_dependents()
     sums = ()

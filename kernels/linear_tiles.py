@@ -14,13 +14,11 @@ MAX_BLOCKS = 4096  # of a launch whose programs share blocks
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """A launch of `gemv_kernel` or `quant_gemv_kernel`. `whole`: each program asks for all its weights, if their bytes
-    are a multiple of 16, before it waits for its input."""
+    """A launch of `gemv_kernel` or `quant_gemv_kernel`."""
 
     block_n: int
     block_k: int
     warps: int
-    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

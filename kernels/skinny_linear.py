@@ -181,7 +181,7 @@ def launch(
     if isinstance(tile, GemvTile):
         gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
             x, x if norm is None else norm, codes, scale, bias_or_x, residual_or_x, out, ids_or_x, outs, eps,
-            ROWS=rows, NORM=norm is not None, WHOLE=tile.whole, **options,
+            ROWS=rows, NORM=norm is not None, **options,
         )  # fmt: skip
         return
     tile_kernel[(triton.cdiv(outs, tile.block_n), triton.cdiv(rows, tile.block_t))](
