@@ -82,11 +82,12 @@ class _Reading:
 
 
 def find_workloads(names: Sequence[str]) -> list[Workload]:
-    """The workloads of those names. Raises RequestError for an unknown one."""
+    """The workloads of those names. Raises RequestError for an unknown one, or none at all."""
     known = {entry["name"]: Workload(**entry) for entry in benchmark_data()["workloads"]}
     missing = [name for name in names if name not in known]
-    if missing:
-        raise RequestError(f"There is no workload {missing[0]!r}.", remedy=f"Known ones: {', '.join(known)}.")
+    if missing or not names:
+        which = f"There is no workload {missing[0]!r}." if missing else "No workload is named."
+        raise RequestError(which, remedy=f"Known ones: {', '.join(known)}.")
     return [known[name] for name in names]
 
 
@@ -247,6 +248,8 @@ def bench(
         engine = Engine.load(model, variant)
         start_s = time.perf_counter() - begin
         try:
+            for notice in engine.info.notices:
+                print(f"octavo bench: {notice}", file=sys.stderr, flush=True)
             device = torch.device(str(engine.status().settings["device"]))
             bandwidth = head.get("copy_bandwidth_bytes_s") or copy_bandwidth(device)
             head = head or _head(engine, device, start_s, bandwidth)
@@ -319,6 +322,30 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
+def _positive(text: str) -> int:
+    """A flag's whole number above 0; argparse makes a sentence of the ValueError."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def _share(text: str) -> float:
+    """A flag's number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {text}")
+    return number
+
+
+def _require_writable(path: Path) -> None:
+    """Refuses a file for the results before anything is measured for it; what it holds stays until then."""
+    try:
+        with path.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise RequestError(f"{path} cannot be written ({reason}).", remedy="Give --json another path.") from error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code (0 fine, 1 failed, 2 wrong flags)."""
     data = benchmark_data()
@@ -349,17 +376,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--kv-cache-dtype", "--kv-dtype", default="auto", choices=["auto", *KV_DTYPES], help="format of cached chats"
     )
     parser.add_argument("--speculation", default="off", choices=["off", "ngram", "draft", "self", "auto"])
-    parser.add_argument("--forced-acceptance", type=float, help="guess from a recording, right so often (0 to 1)")
-    parser.add_argument("--draft-tokens", type=int, default=EngineConfig().draft_tokens, help="guesses a step at most")
+    parser.add_argument("--forced-acceptance", type=_share, help="guess from a recording, right so often (0 to 1)")
+    parser.add_argument(
+        "--draft-tokens", type=_positive, default=EngineConfig().draft_tokens, help="guesses a step at most"
+    )
     parser.add_argument("--draft-model", help="folder or .gguf file of the model that guesses for draft and auto")
     parser.add_argument("--compare", default="", help=f"settings to switch off in turn: {', '.join(COMPARABLE)}")
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=argparse.SUPPRESS)
+    parser.add_argument("--repetitions", type=_positive, default=REPETITIONS, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--debug", action="store_true", help="log what the engine decides; show traces")
     flags = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO if flags.debug else logging.WARNING, stream=sys.stderr)
     try:
         workloads = find_workloads([name for name in flags.workload.split(",") if name])
+        if flags.speculation == "draft" and flags.draft_model is None:
+            raise RequestError("--speculation draft needs a model that guesses.", remedy="Name it: --draft-model PATH.")
+        if flags.json is not None:
+            _require_writable(flags.json)
         config = EngineConfig(
             device=flags.device,
             dtype=flags.dtype,

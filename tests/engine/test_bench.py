@@ -59,6 +59,48 @@ def test_an_unknown_comparison_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "fusion" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--workload", ""], "No workload is named"),
+        (["--speculation", "draft"], "--draft-model"),
+        (["--json", "no/such/folder/x.json"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(
+    flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Engine, "load", lambda *_: pytest.fail("a model was loaded"))
+    assert bench.main(["--model", "shape:qwen-0.5b", "--workload", "cpu-1", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [
+        ("--draft-tokens", ["0", "-1", "two"]),
+        ("--repetitions", ["0"]),
+        ("--forced-acceptance", ["-0.1", "1.5", "nan", "much"]),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_flags(flag: str, values: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for value in values:
+        with pytest.raises(SystemExit) as ended:
+            bench.main([f"{flag}={value}"])
+        assert ended.value.code == 2
+        assert flag in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_draft_model_that_cannot_guess_is_told_and_not_only_measured_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _save_tiny(tmp_path)
+    workload = bench.Workload("w", requests=1, prompt_tokens=8, shared_prefix=0, new_tokens=8)
+    config = EngineConfig(device="cpu", fusion=False, speculation="draft", draft_model=str(tmp_path / "nothing"))
+    bench.bench(str(tmp_path), [workload], config, repetitions=1)
+    assert "octavo bench: Tokens are computed one at a time: " in capsys.readouterr().err
+
+
 def test_cuda_without_a_gpu_is_a_wrong_flag(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,13 +120,18 @@ def test_the_weight_formats_to_choose_from_are_those_of_the_engine(
     assert "newest" in said
 
 
-def test_forced_guesses_are_right_as_often_as_was_asked_for(tmp_path: Path) -> None:
+def _save_tiny(folder: Path) -> None:
+    """A random llama and its tokenizer."""
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
     config = transformers.LlamaConfig(vocab_size=128, num_hidden_layers=2, **shape)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(128)}, unk_token="w0"))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+
+
+def test_forced_guesses_are_right_as_often_as_was_asked_for(tmp_path: Path) -> None:
+    _save_tiny(tmp_path)
     workload = bench.Workload("w", requests=1, prompt_tokens=8, shared_prefix=0, new_tokens=96)
     engine = Engine.load(tmp_path, EngineConfig(device="cpu", dtype="bfloat16", context_length=128, fusion=False))
     try:
