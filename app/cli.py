@@ -45,6 +45,7 @@ NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Do not open the b
 LogLevel = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Log everything; show traces of errors.")]
 InWindow = Annotated[bool, typer.Option("--window", help="Open the page in a window of its own (needs pywebview).")]
+_BENCH_MODELS = ("--model", "--draft-model")  # flags of bench that name a model as model.id does
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="As model.id in config.yaml.")]
 
 
@@ -178,18 +179,19 @@ def _bench(context: typer.Context, config: ConfigPath = None) -> int:
     from octavo.app.library import resolve_model
 
     arguments = [part for word in context.args for part in _split_model(word)]
-    if "--model" in arguments[:-1] and not {"-h", "--help"} & set(arguments):
-        place = arguments.index("--model") + 1
-        if not arguments[place].startswith("shape:"):
-            settings = context.obj.settings(config)
-            arguments[place] = str(resolve_model(arguments[place], folders=settings.values.model.folders))
+    if not {"-h", "--help"} & set(arguments):
+        for place, flag in enumerate(arguments[:-1], start=1):
+            if flag in _BENCH_MODELS and not arguments[place].startswith(("shape:", "--")):
+                folders = context.obj.settings(config).values.model.folders
+                arguments[place] = str(resolve_model(arguments[place], folders=folders))
     from octavo.engine.bench import main as bench
 
     return bench(arguments)
 
 
 def _split_model(word: str) -> list[str]:
-    return ["--model", word.removeprefix("--model=")] if word.startswith("--model=") else [word]
+    flag, equals, value = word.partition("=")
+    return [flag, value] if equals and flag in _BENCH_MODELS else [word]
 
 
 @cli.command("doctor")

@@ -218,12 +218,19 @@ def test_bench_gets_its_flags_and_a_model_that_is_found(
     assert octavo("bench", "--model", "shape:qwen-0.5b", "--compare", "fusion").code == 0
     assert octavo("bench", "--workload", "cpu-1", "--model", "starter", "--json", "x.json").code == 0
     assert octavo("bench", "--model=starter").code == 0
+    assert octavo("bench", "--model=starter", "--draft-model", "starter").code == 0
+    assert octavo("bench", "--draft-model=starter").code == 0
+    assert octavo("bench", "--model", "--workload", "cpu-1").code == 0
     assert calls == [
         ["--model", "shape:qwen-0.5b", "--compare", "fusion"],
         ["--workload", "cpu-1", "--model", str(starter_path), "--json", "x.json"],
         ["--model", str(starter_path)],
+        ["--model", str(starter_path), "--draft-model", str(starter_path)],
+        ["--draft-model", str(starter_path)],
+        ["--model", "--workload", "cpu-1"],  # argparse says that the model is missing
     ]
     assert octavo("bench", "--model", "./nothing").code == 1
+    assert octavo("bench", "--draft-model", "./nothing").code == 1
 
 
 def test_doctor_says_what_it_found_and_what_is_wrong(octavo: Octavo, own_folders: Path) -> None:
