@@ -78,8 +78,10 @@ class BlockFormat(Format):
         if self.kind not in _FACTORS:
             raise NotImplementedError(f"{self.kind} blocks come from files alone")
         kind = _TYPES[self.kind]
-        blocks = packed.planes["blocks"]
-        blocks.random_(0, 256, generator=generator)
+        blocks = packed.planes["blocks"].view(-1)
+        whole = blocks.numel() // 8 * 8
+        blocks[:whole].view(torch.int64).random_(-(1 << 63), None, generator=generator)  # eight bytes a number
+        blocks[whole:].random_(0, 256, generator=generator)
         cells = blocks.view(-1, kind.block_bytes)
         for begin, factor in _FACTORS[self.kind]:
             size = torch.tensor([factor * std], dtype=torch.float16, device=blocks.device)
