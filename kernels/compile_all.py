@@ -1,473 +1,72 @@
 """Compiles every kernel for every supported GPU generation, without a GPU: `python -m octavo.kernels.compile_all`.
 
-The public functions are called with tensors that have no storage, as on a device with the generation's figures; what
-they would have launched is recorded and compiled with those very arguments, so the tiles checked are the tiles chosen
-at run time. A kernel that does not compile, or asks for more shared memory than a block of that generation may have,
-is reported and makes the exit code 1. Without `--full`, each generation gets every kernel in its natural 16-bit type
-and the common head size; the other types and head sizes are spread over the generations. What several generations
-launch alike is compiled for the first and the last of them, and for those that have instructions of their own for it.
+compile_cases.py says which launches there are, on each generation with its own tiles and the very arguments of run
+time; compile_choice.py leaves out those that would show nothing new: each kernel, type and branch is compiled, each
+value of a constant and each tile of a product for each family of generations, but not every combination of them on
+every card. `--full` compiles all, with every type and head size on every generation, which takes an hour. A kernel that
+does not compile, or asks for more shared memory than a block may have on a generation that launches it so, is reported
+and makes the exit code 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 
-import torch
 import triton
-from torch import Tensor
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.kernels import (
-    activation,
-    checks,
-    decode_attention,
-    dense_attention,
-    gguf_decode,
-    head_argmax,
-    paged_attention,
-    quant_decode,
-    rms_norm,
-    rope,
-    rows,
-    sampling,
-    sampling_bounds,
-    skinny_linear,
-    token_codes,
-)
-from octavo.kernels.attention_rope import NewTokens
-from octavo.kernels.decode_attention import SharedPrefixes
-from octavo.kernels.device import DeviceTraits, as_device
-from octavo.kernels.gguf_weight import KINDS, BlockWeight
-from octavo.kernels.kv_format import KVScales
-from octavo.kernels.paged_attention import AttentionShape
-from octavo.kernels.quant_weight import CodedWeight, words_of
+from octavo.kernels.compile_cases import TARGETS, record
+from octavo.kernels.compile_choice import Job, choose, jobs_of
 
-# Most shared memory of a block by compute capability (CUDA C++ Programming Guide, technical specifications).
-TARGETS = {
-    75: DeviceTraits(75, 40, 65536),
-    80: DeviceTraits(80, 108, 166912),
-    86: DeviceTraits(86, 84, 101376),
-    89: DeviceTraits(89, 128, 101376),
-    90: DeviceTraits(90, 132, 232448),
-    100: DeviceTraits(100, 148, 232448),
-    120: DeviceTraits(120, 170, 101376),
-}
-
-OWN_PRODUCTS = (90, 100)  # wgmma and tcgen05; all others have the mma of 8.0, and 7.5 that of its own first generation
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One recorded launch, in the form `triton.compile` takes; picklable, equal if it compiles to the same binary."""
-
-    module: str
-    kernel: str
-    signature: tuple[tuple[str, str], ...]
-    constants: tuple[tuple[str, object], ...]
-    divisible: tuple[int, ...]  # arguments known to be multiples of 16
-    options: tuple[tuple[str, object], ...]
+SLOWEST = ("decode_kernel", "prefill_kernel", "dense_kernel")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How one compilation went; `error` is None if the kernel can run on the target."""
+    """How one compilation went; `error` is None if the kernel can run on the targets of the job."""
 
-    target: int
-    launch: Launch
+    job: Job
     error: str | None
     shared_bytes: int = 0
     seconds: float = 0.0
 
 
 def compile_all(targets: list[int], workers: int, full: bool = False) -> Iterator[Report]:
-    """Compiles all launches of all targets in `workers` processes, yielding reports as they come."""
+    """Compiles for these generations in `workers` processes, yielding reports as they come."""
     recorded = {target: record(target, full) for target in targets}
-    jobs = [(target, launch) for target in targets for launch in recorded[target]]
-    if not full:
-        jobs = spread(recorded)
-    jobs.sort(key=lambda job: job[1].kernel != "prefill_kernel")  # the slowest first
+    jobs = jobs_of(recorded) if full else choose(recorded)
+    jobs.sort(key=lambda job: job.launch.kernel not in SLOWEST)  # so that no process is left with one at the end
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(_compile, job) for job in jobs]):
             yield future.result()
 
 
-def record(target: int, full: bool = False) -> list[Launch]:
-    """The distinct launches that this generation is checked with."""
-    launches: dict[Launch, None] = {}
-    with as_device(TARGETS[target]), _recording(launches):
-        _exercise(target, full)
-    return list(launches)
-
-
-def spread(recorded: dict[int, list[Launch]]) -> list[tuple[int, Launch]]:
-    """The (generation, launch) pairs to compile: of equal launches only those that may become other code."""
-    where: dict[Launch, list[int]] = {}
-    for target in sorted(recorded):
-        for launch in recorded[target]:
-            where.setdefault(launch, []).append(target)
-    return [
-        (target, launch)
-        for launch, targets in where.items()
-        for target in targets
-        if target in (targets[0], targets[-1]) or (target in OWN_PRODUCTS and _multiplies(_function(launch)))
-    ]
-
-
-def _function(launch: Launch) -> JITFunction:
-    module = sys.modules.get(launch.module) or __import__(launch.module, fromlist=["_"])
-    return getattr(module, launch.kernel)
-
-
-def _multiplies(kernel: JITFunction) -> bool:
-    """Whether a kernel, or one that it calls, multiplies matrices."""
-    if "tl.dot" in kernel.src:
-        return True
-    called = (kernel.fn.__globals__.get(name) for name in kernel.fn.__code__.co_names)
-    return any(isinstance(other, JITFunction) and other is not kernel and _multiplies(other) for other in called)
-
-
-def _exercise(target: int, full: bool) -> None:
-    """Calls every public function with the types and sizes that make it choose each of its branches."""
-    traits = TARGETS[target]
-    native = torch.bfloat16 if traits.tensor_cores else torch.float16
-    others = [dtype for dtype in (torch.float16, torch.float32, torch.bfloat16) if dtype != native]
-    if not traits.tensor_cores:
-        others.remove(torch.bfloat16)
-    _sampling()
-    _rows()
-    _small_operations(native)
-    _attention(traits, native, _shape(128), full)
-    for code in (torch.float8_e4m3fn, torch.int8) if full else _CODES.get(target, ()):
-        _attention(traits, native, _shape(128), full, code=code)
-        _cache_writes(native, code)
-    _products(traits, native, full)
-    _coded_products(traits, native, full)
-    _block_products(traits, native, full)
-    if full or target == 90:
-        for dtype in others:
-            _small_operations(dtype)
-            _attention(traits, dtype, _shape(64), full)
-        _attention(traits, torch.float32, _shape(64), full, code=torch.int8)
-    for dim in (64, 80, 96, 256) if full else _SPREAD.get(target, ()):
-        _attention(traits, native, _shape(dim), full)
-    if full or target == 120:  # paging off, window and soft-cap, on a generation with little shared memory
-        _attention(traits, native, AttentionShape(8, 4, 256, 256, 0.06, softcap=50.0, window=4096), full, 8192)
-
-
-_CODES = {75: (torch.int8,), 80: (torch.float8_e4m3fn,), 90: (torch.float8_e4m3fn, torch.int8), 120: (torch.int8,)}
-_SPREAD = {75: (64,), 80: (96,), 86: (64,), 89: (80,), 90: (256,)}  # more head sizes, one a generation
-
-
-def _shape(dim: int) -> AttentionShape:
-    return AttentionShape(8, 2, dim, dim, dim**-0.5)
-
-
-def _small_operations(dtype: torch.dtype) -> None:
-    weights = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
-    for weight_dtype in weights:
-        x, weight = _empty(7, 4096, dtype=dtype), _empty(4096, dtype=weight_dtype)
-        rms_norm.rms_norm(x, weight, 1e-6)
-        rms_norm.add_rms_norm(x, _empty(7, 4096, dtype=dtype), weight, 1e-6)
-    qkv = _empty(7, 12 * 128, dtype=dtype)
-    q, k, v = (part.unflatten(1, (-1, 128)) for part in qkv.split((8 * 128, 2 * 128, 2 * 128), 1))
-    pages = _empty(9, 2, 16, 128, dtype=dtype)
-    ids = _empty(7, dtype=torch.int64)
-    rope.write_kv(k, v, pages, pages, ids)
-    for rotary, norm in ((128, None), (64, _empty(128, dtype=dtype))):
-        table = _empty(4096, rotary, dtype=torch.float32)
-        rope.rope_write(q, k, v, table, ids, pages, pages, ids, norm, norm, 1e-6)
-    for act in ("silu", "gelu", "gelu_pytorch_tanh"):
-        activation.gated(_empty(7, 2 * 14336, dtype=dtype), act)
-
-
-def _cache_writes(dtype: torch.dtype, code: torch.dtype) -> None:
-    """Keys and values on their way into pages of 8-bit codes, kept for the dense path and not."""
-    q, k, v = (part.unflatten(1, (-1, 128)) for part in _empty(7, 12 * 128, dtype=dtype).split((1024, 256, 256), 1))
-    pages, plane = _empty(9, 2, 16, 128, dtype=code), _empty(9, 2, 16, dtype=torch.float32)
-    ids, scales = _empty(7, dtype=torch.int64), KVScales(plane, plane)
-    rope.write_kv(k, v, pages, pages, ids, scales)
-    for rotary, keep in ((128, True), (64, False)):
-        table = _empty(4096, rotary, dtype=torch.float32)
-        rope.rope_write(q, k, v, table, ids, pages, pages, ids, keep=keep, scales=scales)
-
-
-def _attention(
-    traits: DeviceTraits,
-    dtype: torch.dtype,
-    shape: AttentionShape,
-    full: bool,
-    page_size: int = 16,
-    code: torch.dtype | None = None,
-) -> None:
-    """`code`: the pages hold 8-bit codes of this type."""
-    rows, tokens = 4, 4096
-    q = _empty(tokens, shape.q_heads, shape.dim, dtype=dtype)
-    out = _empty(tokens, shape.q_heads, shape.v_dim, dtype=dtype)
-    lse = _empty(tokens, shape.q_heads, dtype=torch.float32)
-    k = _empty(9, shape.kv_heads, page_size, shape.dim, dtype=code or dtype)
-    v = _empty(9, shape.kv_heads, page_size, shape.v_dim, dtype=code or dtype)
-    plane = _empty(9, shape.kv_heads, page_size, dtype=torch.float32)
-    scales = None if code is None else KVScales(plane, plane)
-    table = _empty(rows, 512, dtype=torch.int32)
-    lengths, positions = _empty(rows + 1, dtype=torch.int32), _empty(tokens, dtype=torch.int64)
-    ids = _empty(rows, dtype=torch.int64)
-    new = NewTokens(q[:, : shape.kv_heads], q[:, -shape.kv_heads :], _empty(4096, shape.dim, dtype=torch.float32), ids)
-    shared = SharedPrefixes(lengths[:rows], lengths, lengths[:rows])
-    plain = ((None, None, None), (None, None, lse)) if full else ()
-    for tokens_given, prefixes, sums in ((new, shared, None), (new, None, None), *plain):
-        work = decode_attention.decode_work(
-            shape, dtype, positions, lengths,
-            rows=rows, new=tokens_given is not None, counters=lengths, prefixes=prefixes, quantized=code is not None,
-        )  # fmt: skip
-        decode_attention.decode_attention(q, k, v, table, out, sums, shape, work, positions, tokens_given, scales)
-    if traits.tensor_cores:
-        for max_q in (4, 64, 2048) if full else (2048,):
-            paged_attention.prefill_attention(
-                q, k, v, table, lengths, positions, lengths, out, None, shape,
-                first_row=0, num_rows=rows, num_tokens=tokens, max_q=max_q, scales=scales,
-            )  # fmt: skip
-    if dense_attention.dense_supported(shape, dtype, traits):
-        dense = dense_attention.gather_pages(k, v, table, lengths, lengths, tokens, 0, dtype=dtype, scales=scales)
-        dense_attention.dense_attention(
-            q, dense, lengths, positions, lengths, out, None, shape, traits,
-            first_row=0, num_rows=rows, num_tokens=tokens,
-        )  # fmt: skip
-
-
-def _rows() -> None:
-    wide, table = _empty(8, dtype=torch.int64), _empty(8, 64, dtype=torch.int32)
-    narrow, best = _empty(8, dtype=torch.int32), _empty(8, dtype=torch.float32)
-    rows.prepare(wide, wide, wide, wide, table, 16, wide, narrow, wide)
-    stops, ring, turn = _empty(8, 8, dtype=torch.int64), _empty(64, 8, dtype=torch.int64), _empty(1, dtype=torch.int64)
-    rows.advance(wide, best, wide, wide, wide, wide, stops, ring, turn)
-    rows.patch(table, _empty(2, 100, dtype=torch.int32))
-    guesses, outputs = _empty(2, 40, dtype=torch.int64), _empty(16, 2, 4, dtype=torch.int64)
-    state = checks.CheckRows(wide, *[wide[:2]] * 6, guesses, stops[:2], outputs, turn)
-    places = checks.Places(wide, wide, wide, narrow)
-    checks.spread(state, table, 16, places, wide)
-    checks.settle(state, places, wide, best)
-
-
-def _products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
-    """Products of one and of eight rows; generations that differ in nothing they use are checked with the latter."""
-    sizes = ((896, 4864, 1152), (4096, 14336, 6144)) if full else ((896, 4864, 1152),)
-    counts = (1, 2, 8, 16) if full else (1, 8) if traits.capability in (75, 90) else (8,)
-    for (hidden, inner, merged), few in product(sizes, counts):
-        if few > skinny_linear.GEMV_ROWS and not traits.tensor_cores:
-            continue
-        x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
-        qkv, bias = _empty(merged, hidden, dtype=dtype), _empty(merged, dtype=dtype)
-        gate_up, down = _empty(2 * inner, hidden, dtype=dtype), _empty(hidden, inner, dtype=dtype)
-        normed = skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
-        squares = None if normed is None else normed.squares
-        folded = norm if normed is None else None
-        skinny_linear.skinny_linear(x, qkv, bias, norm=folded, squares=squares, eps=1e-6)
-        skinny_linear.skinny_linear(x, gate_up, norm=folded, squares=squares, eps=1e-6, act="silu")
-        head_argmax.head_argmax(x, _empty(151936, hidden, dtype=dtype))
-
-
-def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
-    """Weights in codes; without `full`, one generation gets all of them, each of the others what tells it apart."""
-    hidden, inner = 896, 4864
-    every = full or traits.capability == 90
-    codes = ("int4", "int8", "int8 words", "e4m3") if every or traits.capability in (75, 80) else ("int4",)
-    counts = (1, 8, 16, 64) if full else (1, 8, 64) if every else (8,) if traits.tensor_cores else (1,)
-    for code, few in product(codes, counts):
-        if (few > 16 and code != "int4" and not full) or (code == "int8 words" and not traits.tensor_cores):
-            continue
-        x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
-        gate_up = _coded(code, 2 * inner, hidden, dtype)
-        folded = norm if skinny_linear.folds_norm(x, gate_up, True) else None
-        skinny_linear.skinny_linear(x, gate_up, norm=folded, act="silu")
-        if full or (every and few == 8):
-            down = _coded(code, hidden, inner, dtype, zero=True)
-            skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
-    if traits.tensor_cores:
-        _wide_products(dtype, full)
-    if every:
-        quant_decode.decode(_coded("int4", hidden, inner, dtype), dtype)
-        words = _coded("int8 words", hidden, inner, dtype)
-        quant_decode.decode(words, dtype)
-        for some in (8, 64):  # in the type whose operands are not made in pairs
-            skinny_linear.skinny_linear(_empty(some, inner, dtype=torch.float16), words)
-        sums, scales = _empty(32, hidden, dtype=torch.int32), _empty(hidden, 1, dtype=torch.float32)
-        token_codes.scale_sums(sums, scales[:32], scales, _empty(hidden, dtype=dtype), dtype)
-        token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.int8)
-        if traits.capability >= 89:
-            token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.float8_e4m3fn)
-
-
-def _block_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
-    """GGUF blocks; the rows of a weight that a program takes do not change what is compiled, so there are few."""
-    outs, size = 256, 2048 if full else 512
-    every = full or traits.capability in (75, 90)
-    for kind in KINDS if every else ("Q4_K", "Q6_K"):
-        weight = _blocks(kind, 2 * outs, size)
-        for few in (1, 2, 8, 16, 64) if full else (1, 8) if every else (8,):
-            if few > 1 and not traits.tensor_cores:
-                continue
-            x, norm = _empty(few, size, dtype=dtype), _empty(size, dtype=dtype)
-            folded = norm if skinny_linear.folds_norm(x, weight, True) else None
-            squares = None if folded is not None or few > 16 else _empty(few, 32, dtype=torch.float32)
-            act = "silu" if few <= 16 and (full or kind == "Q4_K") else None
-            skinny_linear.skinny_linear(x, weight, norm=folded, squares=squares, eps=1e-6, act=act)
-            if full:
-                skinny_linear.skinny_linear_add(x, weight, None, _empty(few, 2 * outs, dtype=dtype), norm)
-        if every:
-            gguf_decode.decode_planes(weight, dtype)
-    if traits.capability == 90:
-        x = _empty(1, 4096, dtype=dtype)  # a row in one turn, as large models have it, and a norm in float32
-        skinny_linear.skinny_linear(x, _blocks("Q4_K", 6144, 4096), norm=_empty(4096, dtype=torch.float32), eps=1e-6)
-        skinny_linear.skinny_linear(_empty(64, size, dtype=dtype), _blocks("Q4_K", outs, size))
-
-
-def _blocks(kind: str, outs: int, size: int) -> BlockWeight:
-    blocks, unit = size // 128, KINDS[kind].unit
-    codes = _empty(outs, size, dtype=torch.int8) if kind == "Q8_0" else _empty(outs, blocks * 32, dtype=torch.int16)
-    scale_dtype = {"Q4_K": torch.uint8, "Q6_K": torch.int8}.get(kind, torch.float16)
-    scale = _empty(outs, blocks * (4 if kind in ("Q4_0", "Q8_0") else 8), dtype=scale_dtype)
-    high = _empty(outs, blocks * 16, dtype=torch.int16) if kind == "Q6_K" else None
-    units = _empty(outs, size // unit * (2 if kind == "Q4_K" else 1), dtype=torch.float16) if unit else None
-    return BlockWeight(kind, codes, scale, size, KINDS[kind].group, high=high, unit=units)
-
-
-def _wide_products(dtype: torch.dtype, full: bool) -> None:
-    """Products of some tens of rows by codes in words, of a large model, whose tiles take the most shared memory."""
-    hidden, inner = 4096, 14336
-    for code, some in product(("int4", "int8 words"), (32, 64) if full else (64,)):
-        x, norm = _empty(some, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
-        gate_up, down = _coded(code, 2 * inner, hidden, dtype), _coded(code, hidden, inner, dtype)
-        squares = _empty(some, 32, dtype=torch.float32)
-        skinny_linear.skinny_linear(x, gate_up, squares=squares, eps=1e-6, act="silu")
-        skinny_linear.skinny_linear_add(_empty(some, inner, dtype=dtype), down, None, x, norm)
-        if full:
-            head_argmax.head_argmax(x, gate_up)
-
-
-def _coded(code: str, outs: int, size: int, dtype: torch.dtype, zero: bool = False) -> CodedWeight:
-    """In int4 with zero points or with shifts."""
-    if code == "int8 words":
-        words = _empty(outs, words_of(size) * 2, dtype=torch.int16)
-        return CodedWeight("int8", words, _empty(outs, 1, dtype=torch.float32), size, size)
-    if code != "int4":
-        codes = _empty(outs, size, dtype=torch.int8 if code == "int8" else torch.uint8)
-        return CodedWeight(code, codes, _empty(outs, 1, dtype=torch.float32), size, size)
-    words, scale = _empty(outs, words_of(size), dtype=torch.int16), _empty(outs, -(-size // 128), dtype=dtype)
-    if not zero:
-        return CodedWeight("int4", words, scale, size, 128, shift=scale)
-    return CodedWeight("int4", words, scale, size, 128, zero=_empty(*scale.shape, dtype=torch.uint8))
-
-
-def _sampling() -> None:
-    scores = _empty(4, 128256, dtype=torch.float32)
-    sampling.argmax(scores)
-    row = _empty(4, dtype=torch.float32)
-    sampling.draw(scores, row, row, row, _empty(4, 2, dtype=torch.int64), _empty(4, dtype=torch.int64))
-    sampling_bounds.bounds(scores, row, row, row, _empty(4, dtype=torch.int64), row)
-
-
-def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-@contextmanager
-def _recording(launches: dict[Launch, None]) -> Iterator[None]:
-    """Within, launching a kernel only notes what would be compiled."""
-    run = JITFunction.run
-
-    def note(self: JITFunction, *args: object, grid: object, warmup: bool, **kwargs: object) -> None:
-        launches[_describe(self, args, kwargs)] = None
-
-    JITFunction.run = note
-    try:
-        yield
-    finally:
-        JITFunction.run = run
-
-
-def _describe(kernel: JITFunction, args: tuple[object, ...], kwargs: dict[str, object]) -> Launch:
-    """The specialization Triton's own launcher would make of these arguments."""
-    names = list(inspect.signature(kernel.fn).parameters)
-    options = {key: kwargs.pop(key) for key in list(kwargs) if key not in names}
-    bound = inspect.signature(kernel.fn).bind(*args, **kwargs).arguments
-    signature: list[tuple[str, str]] = []
-    constants: list[tuple[str, object]] = []
-    divisible: list[int] = []
-    for index, (name, parameter) in enumerate(zip(names, kernel.params)):
-        value = bound[name]
-        if parameter.is_constexpr:
-            kind = "constexpr"
-        elif isinstance(value, Tensor):
-            kind = "*" + _TYPE_NAMES[value.dtype]
-            if not parameter.do_not_specialize_on_alignment:
-                divisible.append(index)
-        elif isinstance(value, TensorDescriptor):
-            kind = f"tensordesc<{_TYPE_NAMES[value.base.dtype]}{list(value.block_shape)}>"
-        elif isinstance(value, float):
-            kind = "fp32"
-        elif value == 1 and not parameter.do_not_specialize:
-            kind = "constexpr"
-        else:
-            assert isinstance(value, int)
-            kind = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0 and not parameter.do_not_specialize:
-                divisible.append(index)
-        signature.append((name, kind))
-        if kind == "constexpr":
-            constants.append((name, value))
-    return Launch(
-        kernel.fn.__module__,
-        kernel.fn.__name__,
-        tuple(signature),
-        tuple(constants),
-        tuple(divisible),
-        tuple(sorted(options.items())),
-    )
-
-
-_TYPE_NAMES = {
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.float8_e4m3fn: "fp8e4nv",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    torch.uint16: "u16",
-}
-
-
-def _compile(job: tuple[int, Launch]) -> Report:
-    target, launch = job
+def _compile(job: Job) -> Report:
+    launch = job.launch
     began = time.perf_counter()
     source = ASTSource(
-        fn=_function(launch),
+        fn=launch.function,
         signature=dict(launch.signature),
         constexprs=dict(launch.constants),
         attrs={(index,): [["tt.divisibility", 16]] for index in launch.divisible},
     )
+    knobs.compilation.disable_line_info = True  # a tenth of the time, for nobody to read
     try:
-        compiled = triton.compile(source, target=GPUTarget("cuda", target, 32), options=dict(launch.options))
+        compiled = triton.compile(source, target=GPUTarget("cuda", job.target, 32), options=dict(launch.options))
     except Exception as error:  # whatever the compiler raises is the finding
-        return Report(target, launch, f"{type(error).__name__}: {str(error).strip()[-400:]}")
-    shared, limit = compiled.metadata.shared, TARGETS[target].shared_bytes
+        return Report(job, f"{type(error).__name__}: {str(error).strip()[-400:]}")
+    shared, limit = compiled.metadata.shared, min(TARGETS[target].shared_bytes for target in job.targets)
     too_much = None if shared <= limit else f"needs {shared} bytes of shared memory, a block may have {limit}"
-    return Report(target, launch, too_much, shared, time.perf_counter() - began)
+    return Report(job, too_much, shared, time.perf_counter() - began)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -483,18 +82,18 @@ def main(arguments: list[str] | None = None) -> int:
     counts: dict[int, set[str]] = {target: set() for target in targets}
     compiled = dict.fromkeys(targets, 0)
     for report in compile_all(targets, options.workers, options.full):
-        launch = report.launch
+        launch, target = report.job.launch, report.job.target
         if report.error is not None:
             failed += 1
-            print(f"sm_{report.target} {launch.kernel} {dict(launch.constants)}: {report.error}", flush=True)
+            print(f"sm_{target} {launch.kernel} {dict(launch.constants)}: {report.error}", flush=True)
         else:
-            compiled[report.target] += 1
-            counts[report.target].add(launch.kernel)
+            compiled[target] += 1
+            counts[target].add(launch.kernel)
         if options.verbose:
             types = sorted({kind for _, kind in launch.signature if kind.startswith("*")})
             sizes = {key: value for key, value in launch.constants if key in ("DIM", "BLOCK_M", "BLOCK_N", "SPLIT")}
             note = f"{report.shared_bytes} bytes shared, {report.seconds:.2f} s"
-            print(f"sm_{report.target} {launch.kernel} {' '.join(types)} {sizes}: {note}", flush=True)
+            print(f"sm_{target} {launch.kernel} {' '.join(types)} {sizes}: {note}", flush=True)
     for target in targets:
         print(f"sm_{target}: {compiled[target]} variants of {len(counts[target])} kernels compiled")
     return 1 if failed else 0
