@@ -3,7 +3,7 @@
 compile_cases.py says which launches there are, on each generation with its own tiles and the very arguments of run
 time; compile_choice.py leaves out those that would show nothing new: each kernel, type and branch is compiled, each
 value of a constant and each tile of a product for each family of generations, but not every combination of them on
-every card. `--full` compiles all, with every type and head size on every generation, which takes an hour. A kernel that
+every card. `--full` compiles all, with every type and head size on every generation, six times as much. A kernel that
 does not compile, or asks for more shared memory than a block may have on a generation that launches it so, is reported
 and makes the exit code 1.
 """

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from token_cases import assert_rounded, loud_tokens
 
 from octavo.kernels.token_codes import round_tokens, round_tokens_reference, scale_sums
 
@@ -16,6 +17,18 @@ def test_tokens_are_rounded_by_their_own_largest(tokens, size, dtype):
     assert int((codes.int() - expected.int()).abs().max()) <= 1
     assert float((codes != expected).float().mean()) < 1e-3  # numbers half way between two codes
     assert codes[0, 7] == 127
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+def test_every_number_gets_the_nearest_code(kind):
+    x = loud_tokens()
+    codes, scales = round_tokens_reference(x, kind)
+    assert_rounded(codes, scales, x)
+    with pytest.raises(AssertionError, match="as far from its code"):
+        assert_rounded(codes.view(torch.uint8).add(1).view(kind), scales, x)
+    if kind == torch.int8:  # the interpreter does not round to E4M3
+        few = x[:3, :600]
+        assert_rounded(*round_tokens(few, kind), few)
 
 
 def test_a_token_of_zeros_stays_zero_and_one_that_is_no_number_is_told():
