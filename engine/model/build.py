@@ -21,11 +21,9 @@ from octavo.engine.model.mixes import MIXES, mixed_parts
 from octavo.engine.model.ops import Ops, TextbookOps
 from octavo.engine.model.parameters import Formats, Weights
 from octavo.engine.model.rotary import cos_sin_table
-from octavo.engine.model.spec import FAMILIES, ModelSpec, has_own_decoder
+from octavo.engine.model.spec import FAMILIES_HINT, ModelSpec, has_own_decoder
 
 log = logging.getLogger(__name__)
-
-_FAMILIES_HINT = f"Octavo's own decoder runs {', '.join(FAMILIES)}."
 
 
 def build_model(
@@ -120,10 +118,10 @@ def _check_foreign(config: Mapping[str, Any], quantization: str) -> None:
     from octavo.engine.model.foreign import why_not_foreign
 
     if not config.get("model_type"):
-        raise UnsupportedModelError("The config names no model_type.", remedy=_FAMILIES_HINT)
+        raise UnsupportedModelError("The config names no model_type.", remedy=FAMILIES_HINT)
     reason = why_not_foreign(config)
     if reason is not None:
-        raise UnsupportedModelError(reason, remedy=_FAMILIES_HINT)
+        raise UnsupportedModelError(reason, remedy=FAMILIES_HINT)
     if quantization != "none":
         raise LoadError(
             f"Weights of the architecture {config['model_type']} cannot be held as {quantization!r}.",

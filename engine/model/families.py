@@ -22,6 +22,8 @@ class TensorHeader(Protocol):
     """What a plan reads of a tensor; engine/load's TensorInfo is one."""
 
     @property
+    def dtype(self) -> str: ...
+    @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def file(self) -> Path: ...
@@ -112,12 +114,13 @@ _OTHER_TOWERS = re.compile(
 )
 # Tables some old files keep although they follow from the config.
 _DERIVED = re.compile(r"(^|\.)rotary_emb\w*\.\w*(inv_freq|cos_cached|sin_cached)$")
+_INTEGERS = frozenset({"I64", "I32", "I16", "I8", "U8", "BOOL"})  # readable, but codes or masks and never weights
 _LAYER = re.compile(r"^layers\.(\d+)\.(.+?)(?:\.(weight|bias))?$")
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
 def plan_weights(spec: ModelSpec, tensors: Mapping[str, TensorHeader]) -> WeightPlan:
-    """Checks all names and shapes of a checkpoint. Raises CheckpointError naming tensor and file."""
+    """Checks all names, shapes and number types of a checkpoint. Raises CheckpointError naming tensor and file."""
     shapes = part_shapes(spec)
     sources: dict[str, Source] = {}
     skipped: list[str] = []
@@ -136,6 +139,8 @@ def plan_weights(spec: ModelSpec, tensors: Mapping[str, TensorHeader]) -> Weight
                 continue
             source = Source(name, ("embed.weight",))  # of two tensors that share memory some writers keep this one
         _check_shape(shapes, source, header)
+        if header.dtype in _INTEGERS:
+            raise _error(f"It is stored as {header.dtype}, in whole numbers without a scale", name, header.file)
         for place in _places(shapes, source):
             if place in filled:
                 raise _error(f"It holds what {filled[place]} holds already", name, header.file)

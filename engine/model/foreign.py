@@ -18,6 +18,7 @@ from octavo.engine.attention.base import AttentionStep, AttnSpec, CacheGroup, La
 from octavo.engine.attention.torch_backend import TorchBackend
 from octavo.engine.errors import UnsupportedModelError
 from octavo.engine.model.base import CausalModel
+from octavo.engine.model.spec import FAMILIES_HINT
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -164,7 +165,7 @@ def _prepare(
     only be tried on real weights."""
     reason = why_not_foreign(checkpoint.config)
     if reason is not None:
-        raise UnsupportedModelError(reason)
+        raise UnsupportedModelError(reason, remedy=FAMILIES_HINT)
     from octavo.engine.model.foreign_weights import map_weights
 
     model = _make_empty(checkpoint.config, dtype)

@@ -85,6 +85,7 @@ class ModelSpec:
 
 
 FAMILIES = tuple(FAMILY_DEFAULTS)
+FAMILIES_HINT = f"Octavo's own decoder runs {', '.join(FAMILIES)}."
 
 LARGEST_SIZE = 2**31 - 1
 MOST_LAYERS = 4096  # a config that lies must not make us build a million layers before its weights are looked at

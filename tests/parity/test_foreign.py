@@ -199,6 +199,16 @@ def test_what_cannot_run_is_refused_in_one_sentence(config: Callable[[], Any], w
     assert "\n" not in reason
 
 
+def test_a_refusal_names_the_architectures_that_run(tmp_path: Path) -> None:
+    config = tf.MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1)
+    tf.MambaForCausalLM(config).save_pretrained(tmp_path)
+    with (
+        open_checkpoint(tmp_path) as checkpoint,
+        pytest.raises(UnsupportedModelError, match=r"state.*llama.*qwen3_moe"),
+    ):
+        check_foreign(checkpoint)
+
+
 def test_code_of_a_checkpoint_is_never_run() -> None:
     config = {"model_type": "homegrown", "auto_map": {"AutoModelForCausalLM": "modeling.Homegrown"}}
     assert "code of its own" in why_not_foreign(config)

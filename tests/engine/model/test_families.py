@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,15 @@ def test_a_wrong_shape_names_both_shapes(memory_checkpoint: Make) -> None:
     assert error.tensor == UP
     assert "32 x 48" in str(error)
     assert "48 x 32" in str(error)
+
+
+@pytest.mark.parametrize("stored", ["I64", "I32", "I16", "I8", "U8", "BOOL"])
+def test_whole_numbers_are_not_taken_for_weights(memory_checkpoint: Make, stored: str) -> None:
+    checkpoint = memory_checkpoint()
+    checkpoint.tensors[UP] = dataclasses.replace(checkpoint.tensors[UP], dtype=stored)
+    error = refusal(checkpoint)
+    assert error.tensor == UP
+    assert f"stored as {stored}" in str(error)
 
 
 def test_a_tied_head_that_is_there_is_skipped(memory_checkpoint: Make) -> None:
