@@ -12,8 +12,10 @@ whichever of a row's programs ends last weighs them, always in the order of the 
 back to zero for the next launch. NEW: the newest key and value come from the step's projection, not from the pages;
 the row's last run rotates them, attends to them and stores them, every program rotates its own queries. EARLY: a
 program starts while the projection still runs (dependent launch), reads its entry, asks for its first keys and values,
-which are older than the step, and waits only then. KV: pages hold 8-bit codes (words of two for dots, else bytes)
-and scales beside them; the newest key and value are rounded like all others before anything attends to them.
+which are older than the step, and waits only then; with a shared prefix, whose kernel has waited for the projection, it
+runs beside that kernel and waits for its results where they are weighed. KV: pages hold 8-bit codes (words of two for
+dots, else bytes) and scales beside them; the newest key and value are rounded like all others before anything attends
+to them.
 
 Bound by the bytes of the keys and values read at many rows (4.0 of a copy's 4.3 TB/s on an H200, 64 rows of 2,176
 tokens at 8 x 128), by the chain of dependent loads at few.
@@ -312,6 +314,9 @@ def decode_kernel(
     v_scale_base = v_scale_ptr + kv_head * PAGE_SIZE
     table_ptr += row * table_stride
     page = tile_pages(table_ptr, lo, first, hi, PAGE_SIZE, BLOCK_N)
+    # With a shared prefix it is launched when all of the prefix's programs have waited for the projection, and runs
+    # beside them: only what weighs their results waits for them.
+    BESIDE: tl.constexpr = EARLY and SHARED
     if EARLY:  # cached keys and values are older than the step, and so is the schedule: no need to wait for the queries
         if lo < hi:
             offset = tile_offsets(lo, PAGE_SIZE, BLOCK_N)
@@ -323,7 +328,8 @@ def decode_kernel(
                 scale_at = page * SCALE_STRIDE + offset
                 prefetch_rows(aligned(k_scale_base + scale_at), 16)
                 prefetch_rows(aligned(v_scale_base + scale_at), 16)
-        gdc_wait()
+        if not BESIDE:
+            gdc_wait()
         gdc_launch_dependents()
 
     q_heads = q_ptr + row * q_token_stride + head * q_head_stride
@@ -333,16 +339,17 @@ def decode_kernel(
         lone = tl.zeros([1], tl.int64)
         k_head = k_new_ptr + row * k_new_token_stride + kv_head * k_new_head_stride + lone
         q = load_rotated(
-            q_heads, head_mask, at, cos_sin_ptr, q_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST
+            q_heads, head_mask, at, cos_sin_ptr, q_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST, BESIDE
         )  # fmt: skip
         k_new = load_rotated(
             k_head, lone + newest.to(tl.int64) > 0, at, cos_sin_ptr, k_weight_ptr, eps,
-            DIM, BLOCK_D, HALF, NORM, ROUND_FIRST,
+            DIM, BLOCK_D, HALF, NORM, ROUND_FIRST, BESIDE,
         )  # fmt: skip
         v_new = tl.load(
             v_new_ptr + row * v_new_token_stride + kv_head * v_new_head_stride + col_v[None, :],
             mask=(col_v < tl.where(newest, V_DIM, 0))[None, :],
             other=0.0,
+            cache_modifier=".cg" if BESIDE else "",
         )
         slot = tl.load(slots_ptr + row)
         stores = newest & (head_tile == 0)
@@ -377,7 +384,7 @@ def decode_kernel(
         acc = v_new.to(tl.float32) + tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     else:
         q_mask = head_mask[:, None] & (col_d < DIM)[None, :]
-        q = tl.load(q_heads[:, None] + col_d[None, :], mask=q_mask, other=0.0)
+        q = tl.load(q_heads[:, None] + col_d[None, :], mask=q_mask, other=0.0, cache_modifier=".cg" if BESIDE else "")
         acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
         peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -446,6 +453,8 @@ def decode_kernel(
         arrived = tl.atomic_add(counter, 1, sem="acq_rel")
         if arrived == runs - 1:
             tl.store(counter, 0)
+            if BESIDE:
+                gdc_wait()
             merge_runs(
                 out_ptr, lse_ptr, partial_ptr, partial_lse_ptr, prefix_ptr, prefix_lse_ptr,
                 row, base, runs, rows * Q_HEADS, prefix_runs, kv_head * GROUP, head_tile * BLOCK_M,

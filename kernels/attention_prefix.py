@@ -4,13 +4,15 @@ Rows whose tables begin with the same physical pages form a span. Grid (row tile
 splits of the shared keys): a tile holds BLOCK_M rows of (batch row, query head of one KV head), every one of which
 sees every shared key. The results are partial: float32 values and base-2 log-sum-exps, which the decode kernel weighs
 in with those of a row's own keys (Juravsky et al. 2024, Hydragen; Ye et al. 2025, FlashInfer). Lengths and spans are
-read on the device; without spans every program returns at once.
+read on the device; without spans every program returns at once. EARLY: the decode kernel starts as soon as all programs
+of this one have seen the queries, and works beside it.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.attention_codes import attend_pages
 from octavo.kernels.attention_decode import LSE_COPIES, split_length
@@ -72,8 +74,12 @@ def prefix_kernel(
     ROUND_FIRST: tl.constexpr,
     KV: tl.constexpr,
     WIDE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """partial [splits, R, Hq, Dv], base-2 lse [splits, R, Hq, LSE_COPIES]; NEW: q is not rotated yet."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     ROWS: tl.constexpr = BLOCK_M // HEADS
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     number = tl.program_id(0)
@@ -108,7 +114,7 @@ def prefix_kernel(
     if NEW:
         position = tl.maximum(tl.load(q_pos_ptr + row, mask=valid, other=0), 0)
         q = load_rotated(
-            q_heads, valid, position, cos_sin_ptr, q_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST
+            q_heads, valid, position, cos_sin_ptr, q_weight_ptr, eps, DIM, BLOCK_D, HALF, NORM, ROUND_FIRST, False
         )  # fmt: skip
     else:
         q = tl.load(q_heads[:, None] + col_d[None, :], mask=valid[:, None] & (col_d < DIM)[None, :], other=0.0)

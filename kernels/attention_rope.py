@@ -48,15 +48,20 @@ def load_rotated(
     HALF: tl.constexpr,
     NORM: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
+    FRESH: tl.constexpr,
 ):
-    """The heads at pointers `heads` [M], where `valid` [M], turned by the angles of `position` ([M] or [1])."""
+    """The heads at pointers `heads` [M], where `valid` [M], turned by the angles of `position` ([M] or [1]).
+
+    FRESH: past the multiprocessor's own cache, which may be older than a kernel that started without waiting.
+    """
+    FROM: tl.constexpr = ".cg" if FRESH else ""
     angles = cos_sin_ptr + position.to(tl.int64) * (2 * HALF)
     if 2 * HALF == BLOCK_D:  # channels as [2, HALF]: pairs lie side by side, and every load is a wide one
         side = tl.arange(0, 2)[None, :, None]
         col = tl.arange(0, HALF)[None, None, :]
         row = heads[:, None, None]
-        x = tl.load(row + side * HALF + col, mask=valid[:, None, None], other=0.0)
-        y = tl.load(row + (1 - side) * HALF + col, mask=valid[:, None, None], other=0.0)
+        x = tl.load(row + side * HALF + col, mask=valid[:, None, None], other=0.0, cache_modifier=FROM)
+        y = tl.load(row + (1 - side) * HALF + col, mask=valid[:, None, None], other=0.0, cache_modifier=FROM)
         cos = tl.load(angles[:, None, None] + col)
         sin = tl.load(angles[:, None, None] + HALF + col)
         sin = tl.where(side == 0, -sin, sin)
@@ -73,8 +78,8 @@ def load_rotated(
         pair = tl.where(col < HALF, col + HALF, tl.where(col < 2 * HALF, col - HALF, col))
         angle = tl.where(col < HALF, col, col - HALF)[None, :]
         mask = valid[:, None] & (col < DIM)[None, :]
-        x = tl.load(heads[:, None] + col[None, :], mask=mask, other=0.0)
-        y = tl.load(heads[:, None] + pair[None, :], mask=mask, other=0.0)
+        x = tl.load(heads[:, None] + col[None, :], mask=mask, other=0.0, cache_modifier=FROM)
+        y = tl.load(heads[:, None] + pair[None, :], mask=mask, other=0.0, cache_modifier=FROM)
         in_rotary = (col < 2 * HALF)[None, :]
         cos = tl.load(angles[:, None] + angle, mask=in_rotary, other=1.0)
         sin = tl.load(angles[:, None] + HALF + angle, mask=in_rotary, other=0.0)

@@ -95,7 +95,7 @@ def decode_case(
     new = NewTokens(k_new, v_new, angles, table[:, -1].long() * page_size + (context - 1) % page_size)
     out = torch.empty(rows, shape.q_heads, shape.v_dim, device="cuda", dtype=dtype)
     rows_32 = torch.arange(rows + 1, device="cuda", dtype=torch.int32)
-    prefixes = SharedPrefixes(rows_32[:rows], rows_32[:: max(1, rows)], torch.full_like(kv_len, shared))
+    prefixes = SharedPrefixes(rows_32[:rows], rows_32[:: max(1, rows)].contiguous(), torch.full_like(kv_len, shared))
     work = decode_attention.decode_work(
         shape, dtype, q_pos, kv_len,
         rows=rows, new=True, prefixes=prefixes if shared else None, quantized=code is not None,

@@ -72,6 +72,8 @@ def decode_tile(
     if quantized:
         return Tile(m=m, n=min(128, 8192 // width), warps=4, stages=3), True
     deep = width > 64 and traits.shared_bytes > ROOMY and programs <= 3 * traits.multiprocessors
+    if width == 128 and traits.shared_bytes > ROOMY and not deep:
+        return Tile(m=m, n=32, warps=4, stages=4), True  # as much on its way, by smaller steps: 41 us instead of 45
     return Tile(m=m, n=min(128, 8192 // width), warps=4, stages=3 if deep else 2), True
 
 
@@ -264,6 +266,8 @@ def _prefix_attention(
     spans = prefixes.starts.shape[0] - 1
     heads = min(shape.group, tile.m)
     tiles = work.rows // (tile.m // heads) + spans
+    early = launches_early(q.device)
+    options: dict[str, object] = {"launch_pdl": True} if early else {}
     splits = work.prefix.shape[0]
     prefix_kernel[(tiles, shape.kv_heads * triton.cdiv(shape.group, heads), splits)](
         q,
@@ -286,7 +290,9 @@ def _prefix_attention(
         num_warps=tile.warps,
         num_stages=tile.stages,
         enable_fp_fusion=True,
+        EARLY=early,
         **shared,
+        **options,
     )
 
 
