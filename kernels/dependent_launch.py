@@ -28,3 +28,17 @@ def prefetch_lines(pointers):
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
     )
+
+
+@triton.jit
+def once_there(value, EARLY: tl.constexpr):
+    """An int32, given when `gdc_wait` would return: what is loaded from an address made of it is loaded after that.
+
+    For loops whose loads go ahead, where `gdc_wait` itself inside would keep loads from doing so, and before the loop
+    would hold up those of weights as well.
+    """
+    if not EARLY:
+        return value
+    return tl.inline_asm_elementwise(
+        "griddepcontrol.wait; mov.b32 $0, $1;", "=r,r", [value], dtype=tl.int32, is_pure=True, pack=1
+    )

@@ -1,7 +1,7 @@
 """Activations in 8 bits, every token by a scale of its own, and what becomes of the sums of whole-number products.
 
 `round_tokens`: one program a token, which reads it twice (the second time from a cache) and writes codes and scale, in
-place of a handful of operations that each move the whole batch in float32. `scale_sums`: a tile of int32 sums times the
+place of a handful of operations that each move the whole batch in float32. `scale_sums`: a tile of sums times the
 scales of its tokens and outputs, plus the bias, written in 16 bits. Both are bound by the bytes they move.
 """
 
@@ -41,7 +41,7 @@ def round_tokens(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def scale_sums(sums: Tensor, token_scales: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """int32 sums [T, out] * token_scales [T, 1] * scales [out, 1] + bias [out], in float32 until it is rounded."""
+    """Sums [T, out] of codes * token_scales [T, 1] * scales [out, 1] + bias [out], in float32 until it is rounded."""
     tokens, outs = sums.shape
     out = torch.empty((tokens, outs), dtype=dtype, device=sums.device)
     _scale_kernel[(tokens, triton.cdiv(outs, _BLOCK))](
