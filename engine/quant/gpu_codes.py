@@ -8,6 +8,8 @@ product costs nothing.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,6 +25,7 @@ from octavo.kernels.quant_weight import CodedWeight
 from octavo.kernels.skinny_linear import skinny_linear
 from octavo.kernels.token_codes import round_tokens, scale_sums
 
+_SHARED_INPUT_ROWS = 256  # up to which that gains more than a launch for the scales costs
 _TENSOR_CORES = (8, 0)  # from this compute capability on, Triton's dot reaches them
 
 
@@ -46,6 +49,8 @@ def eight_bit(form: Format, packed: Packed) -> CodedWeight:
     codes = planes["codes"]
     if codes.dtype == torch.int8:
         return CodedWeight("int8", codes, scale, size, size)
+    tickets_of(scale.device)
+    _one(scale.device)
     return CodedWeight("e4m3", codes.view(torch.uint8), scale, size, size)
 
 
@@ -73,10 +78,22 @@ def eight_bit_floats(x: Tensor, packed: Packed) -> Tensor:
     """E4M3 by E4M3, for any number of rows, on GPUs with FP8 units."""
     codes, scale = packed.planes["codes"], packed.planes["scale"]
     rounded, scales = round_tokens(x, torch.float8_e4m3fn)
+    outs, size = codes.shape
+    if x.shape[0] <= _SHARED_INPUT_ROWS and size >= outs:
+        # only without scales by row do the library's programs share the input of few outputs
+        one = _one(x.device)
+        sums = torch._scaled_mm(rounded, codes.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        return scale_sums(sums, scales, scale, packed.bias, x.dtype)
     # the library gives bfloat16 for scales by token and output
     y = torch._scaled_mm(rounded, codes.t(), scale_a=scales, scale_b=scale.t(), out_dtype=torch.bfloat16)
     y = y.to(x.dtype)
     return y if packed.bias is None else y.add_(packed.bias)
+
+
+@lru_cache(maxsize=16)
+def _one(device: torch.device) -> Tensor:
+    """No scale. It must be there before a graph is captured, as what a capture allocates belongs to its graph."""
+    return torch.ones((), device=device)
 
 
 def _four_bit_fits(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
