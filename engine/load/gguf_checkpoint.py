@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from octavo.engine.errors import CheckpointError
+from octavo.engine.load.ahead import read_ahead
 from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
 from octavo.engine.load.files import read_into
 from octavo.engine.load.gguf_config import build_config, build_generation_config
@@ -86,15 +87,7 @@ class GGUFCheckpoint(Checkpoint):
                 yield source.name, _decode(source, dtype, pool, workers)
 
     def _read_blocks(self, sources: list[Source]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for source in sources:
-            kind = source.stored.type
-            row_bytes = source.shape[-1] // kind.block_size * kind.block_bytes
-            blocks = torch.empty((*source.shape[:-1], row_bytes), dtype=torch.uint8)
-            with source.file.open("rb") as stream:
-                stream.seek(source.offset)
-                read_into(stream, blocks.view(-1), source.file, source.stored.name)
-            if source.undo == "rotary_rows":
-                blocks = _undo_rotary_rows(blocks, source.heads)
+        for source, blocks in read_ahead([(source, source.size_bytes) for source in sources], _read_blocks):
             yield source.name, {"blocks": blocks}
 
     def _read_setting(self, name: str) -> Tensor | None:
@@ -153,6 +146,17 @@ def _decode_run(source: Source, out: Tensor, start: int) -> None:
             read_into(stream, blocks, source.file, source.stored.name)
             values = decode_blocks(blocks, kind.name).view(-1)
             target.copy_(values.sub_(1.0) if source.undo == "added_one" else values)
+
+
+def _read_blocks(source: Source) -> Tensor:
+    """A tensor as it is stored, uint8 [..., rows, bytes of a row]."""
+    kind = source.stored.type
+    row_bytes = source.shape[-1] // kind.block_size * kind.block_bytes
+    blocks = torch.empty((*source.shape[:-1], row_bytes), dtype=torch.uint8)
+    with source.file.open("rb") as stream:
+        stream.seek(source.offset)
+        read_into(stream, blocks.view(-1), source.file, source.stored.name)
+    return _undo_rotary_rows(blocks, source.heads) if source.undo == "rotary_rows" else blocks
 
 
 def _undo_rotary_rows(rows: Tensor, heads: int) -> Tensor:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.engine.errors import CheckpointError
+from octavo.engine.load.ahead import AHEAD_BYTES, read_ahead
 from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
 from octavo.engine.load.files import FETCH_AGAIN, read_into, read_json_object
 from octavo.engine.load.safetensors_header import STORED_TYPES, StoredTensor, read_header
@@ -26,8 +25,6 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-READERS = 4  # threads: one alone is held up by the pages of memory that the system must clear first
-AHEAD_BYTES = 256 << 20  # of tensors read before they are asked for
 _CHUNK_BYTES = 16 << 20  # converting in pieces keeps one whole tensor in memory, not two
 
 
@@ -86,24 +83,12 @@ class SafetensorsCheckpoint(Checkpoint):
     def _read_all(
         self, wanted: list[tuple[Path, StoredTensor]], dtype: torch.dtype | None
     ) -> Iterator[tuple[str, Tensor]]:
-        """In order, a few being read while the ones before them are used."""
-        ahead: deque[tuple[str, int, Future[Tensor]]] = deque()
-        held = 0
-        readers = ThreadPoolExecutor(READERS, thread_name_prefix="octavo-read")
-        try:
-            for file, stored in wanted:
-                size = max(stored.size_bytes, math.prod(stored.shape) * (dtype.itemsize if dtype else 0))
-                while ahead and held + size > AHEAD_BYTES:
-                    name, done, reading = ahead.popleft()
-                    held -= done
-                    yield name, reading.result()
-                ahead.append((stored.name, size, readers.submit(_read, file, stored, dtype)))
-                held += size
-            while ahead:
-                name, _, reading = ahead.popleft()
-                yield name, reading.result()
-        finally:
-            readers.shutdown(cancel_futures=True)
+        def size(stored: StoredTensor) -> int:
+            return max(stored.size_bytes, math.prod(stored.shape) * (dtype.itemsize if dtype else 0))
+
+        sizes = [((file, stored), size(stored)) for file, stored in wanted]
+        for (_, stored), tensor in read_ahead(sizes, lambda entry: _read(*entry, dtype), AHEAD_BYTES):
+            yield stored.name, tensor
 
 
 def read_config(folder: Path) -> dict[str, Any]:

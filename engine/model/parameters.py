@@ -170,9 +170,9 @@ class Weights:
             ref.release()
 
     def _in_order(self, base: str, rows: Tensor) -> Tensor:
-        """Rows of a part [rows, ...] as the ops want them."""
+        """Rows of a part [rows, ...] as the ops want them, put into that order where they are going."""
         if self._interleaved and base.rpartition(".")[2] in ("q", "k", "q_norm", "k_norm"):
-            return interleave(rows, self.spec.head_size, self.spec.ropes[0].rot_dim)
+            return interleave(rows.to(self.norm.device), self.spec.head_size, self.spec.ropes[0].rot_dim)
         return rows
 
     def rounds(self, part: str) -> bool:
