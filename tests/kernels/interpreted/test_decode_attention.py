@@ -16,15 +16,16 @@ def shape_of(heads: tuple[int, int], dim: int, **more: object) -> AttentionShape
     return AttentionShape(*heads, dim, dim, dim**-0.5, **more)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
-    ("shape", "rotary", "norm"),
+    ("shape", "rotary", "norm", "dtype"),
     [
-        (shape_of((6, 2), 64), 64, False),
-        (shape_of((2, 2), 80), 32, True),
-        (shape_of((3, 1), 32, window=24), 32, True),
-        (shape_of((65, 1), 16), 16, False),
-        (shape_of((4, 2), 64, softcap=5.0), 64, False),
+        (shape_of((3, 1), 64), 64, False, torch.float32),
+        (shape_of((3, 1), 64), 64, False, torch.float16),
+        (shape_of((2, 2), 80), 32, True, torch.float32),
+        (shape_of((2, 2), 80), 32, True, torch.float16),
+        (shape_of((3, 1), 32, window=24), 32, True, torch.float16),
+        (shape_of((65, 1), 16), 16, False, torch.float16),  # more heads than a tile holds
+        (shape_of((4, 2), 64, softcap=5.0), 64, False, torch.float16),
     ],
 )
 def test_the_newest_token_is_rotated_attended_and_stored_in_the_same_launch(shape, rotary, norm, dtype):
@@ -33,7 +34,7 @@ def test_the_newest_token_is_rotated_attended_and_stored_in_the_same_launch(shap
     exact, exact_lse = written.reference(shape)
     torchs, _ = written.reference(shape, dtype)
     before = batch.k_pages.clone(), batch.v_pages.clone()
-    for programs in (1, 20):
+    for programs in (1, 12):
         batch.k_pages, batch.v_pages = (plane.clone() for plane in before)
         out, lse = attend_decode(batch, shape, programs, new)
         # the rounding of a rotated channel may fall either way
@@ -56,7 +57,7 @@ def test_a_row_without_tokens_stores_nothing_and_yields_nothing(new):
     torch.testing.assert_close(batch.k_pages, before, equal_nan=True)
 
 
-@pytest.mark.parametrize(("heads", "softcap"), [((6, 2), None), ((2, 1), 8.0)])
+@pytest.mark.parametrize(("heads", "softcap"), [((3, 1), None), ((4, 2), 8.0)])
 def test_pages_that_rows_share_are_read_once_for_all_of_them(heads, softcap):
     shape = shape_of(heads, 32, softcap=softcap)
     batch = paged_batch([(330, 1), (0, 1), (300, 1), (40, 1), (291, 1), (100, 1), (97, 1)], shape, PAGE, torch.float16)
@@ -64,7 +65,7 @@ def test_pages_that_rows_share_are_read_once_for_all_of_them(heads, softcap):
     exact, exact_lse = batch.reference(shape)
     torchs, _ = batch.reference(shape, torch.float16)
     hide_prefixes(batch, prefixes)
-    for programs in (1, 40):
+    for programs in (1, 16):
         out, lse = attend_decode(batch, shape, programs, prefixes=prefixes)
         assert_as_good_as_torch(out, torchs, exact)
         assert torch.equal(lse.isneginf(), exact_lse.isneginf())
@@ -93,7 +94,7 @@ def test_spans_may_be_empty_and_then_nothing_is_shared():
     assert_as_good_as_torch(out, torchs, exact)
 
 
-@pytest.mark.parametrize("wanted", [1, 7, 40, 1000])
+@pytest.mark.parametrize("wanted", [1, 40, 1000])
 def test_a_schedule_covers_every_key_once_within_its_entries(wanted):
     shape = shape_of((1, 1), 64)
     lengths = torch.randint(0, 4000, (33,), dtype=torch.int32)
@@ -121,7 +122,7 @@ def test_few_rows_are_split_many_rows_are_not_and_windows_need_fewer_runs():
     assert runs(1, 60) == 1
     assert runs(1, 512) == 8
     assert runs(8, 512) == 4
-    assert runs(200, 32768) == 1
+    assert runs(40, 32768) == 1
     assert runs(1, 32768, window=512) <= 9
 
 

@@ -11,6 +11,7 @@ from octavo.engine.model.ops_triton import TritonOps
 from octavo.engine.quant import FORMATS, gpu_codes
 from octavo.engine.quant.base import LinearSpec, Packed, Part, WeightRef
 from octavo.engine.quant.grouped import GroupedFormat
+from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.skinny_linear import MAX_ROWS, MAX_ROWS_OF_WORDS
 
 HIDDEN, INNER, EPS = 48, 40, 1e-5
@@ -89,10 +90,13 @@ def test_layers_in_codes_are_those_of_the_textbook(rows, name, monkeypatch):
     ops.bind(SimpleNamespace(layers=layers), (), ())
     most = MAX_ROWS_OF_WORDS if name.startswith("int4") or name == "int8" else MAX_ROWS
     assert ops._few.takes(hidden, layers[0].o) == (rows <= most)
-    out, seen = run(ops, layers, hidden.clone())
+    with as_device(DeviceTraits(90, 1, 232448)):  # as many outputs a program as there may be: few programs
+        out, seen = run(ops, layers, hidden.clone())
     expected, expected_seen = run(TextbookOps(), layers, hidden.clone())
+    # the textbook rounds activations, each by half a step of a 127th of its row's largest
+    tolerance = {"rtol": 2e-2, "atol": 5e-2} if name == "int8-dynamic" else TOLERANCE
     for ours, theirs in zip([out, *seen], [expected, *expected_seen], strict=True):
-        torch.testing.assert_close(ours, theirs, **TOLERANCE)
+        torch.testing.assert_close(ours, theirs, **tolerance)
 
 
 def test_a_norm_that_was_prepared_is_not_taken_for_another_stream(monkeypatch):

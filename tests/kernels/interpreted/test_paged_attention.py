@@ -36,21 +36,27 @@ def assert_lse_equal(lse: torch.Tensor, exact: torch.Tensor, tolerance: float) -
     torch.testing.assert_close(lse.double(), exact, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
-    ("shape", "page_size"),
+    ("shape", "page_size", "dtype"),
     [
-        (shape_of((6, 2), 64), 16),
-        (shape_of((3, 3), 80), 16),
-        (shape_of((8, 1), 96), 200),
-        (shape_of((2, 1), 128), 64),
-        (shape_of((2, 2), 256), 16),
-        (shape_of((4, 2), 24, 40), 5),
-        (shape_of((6, 2), 64, window=24), 16),
-        (shape_of((2, 2), 64, window=100), 256),
-        (shape_of((6, 2), 64, softcap=20.0), 16),
-        (shape_of((4, 2), 64, softcap=5.0, window=9), 16),
-        (shape_of((4, 2), 64, causal=False), 16),
+        (shape_of((3, 1), 64), 16, torch.float32),
+        (shape_of((6, 2), 64), 16, torch.float16),
+        (shape_of((3, 3), 80), 16, torch.float16),
+        (shape_of((8, 1), 96), 200, torch.float16),
+        (shape_of((2, 1), 96), 200, torch.float32),
+        (shape_of((2, 1), 128), 64, torch.float16),
+        (shape_of((2, 2), 256), 16, torch.float16),
+        (shape_of((2, 1), 256), 16, torch.float32),
+        (shape_of((4, 2), 24, 40), 5, torch.float32),
+        (shape_of((4, 2), 24, 40), 5, torch.float16),
+        (shape_of((6, 2), 64, window=24), 16, torch.float16),
+        (shape_of((2, 2), 64, window=100), 256, torch.float16),
+        (shape_of((2, 1), 64, window=100), 256, torch.float32),
+        (shape_of((6, 2), 64, softcap=20.0), 16, torch.float16),
+        (shape_of((2, 1), 64, softcap=5.0, window=9), 16, torch.float32),
+        (shape_of((4, 2), 64, softcap=5.0, window=9), 16, torch.float16),
+        (shape_of((4, 2), 64, causal=False), 16, torch.float16),
+        (shape_of((2, 1), 64, causal=False), 16, torch.float32),
     ],
 )
 def test_a_mixed_step_is_as_good_as_torch_and_reads_only_what_it_may(shape, page_size, dtype):
@@ -67,13 +73,13 @@ def test_a_mixed_step_is_as_good_as_torch_and_reads_only_what_it_may(shape, page
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("window", [None, 200])
 def test_any_number_of_splits_gives_the_same(window, dtype):
     shape = shape_of((2, 1), 64, window=window)
-    batch = paged_batch([(0, 1), (5, 1), (500, 1), (700, 1)], shape, 16, dtype)
+    batch = paged_batch([(0, 1), (5, 1), (300, 1), (420, 1)], shape, 16, dtype)
     exact, exact_lse = batch.reference(shape)
     torchs, _ = batch.reference(shape, dtype)
-    for programs in (1, 12, 64):
+    for programs in (1, 12, 40):
         out, lse = batch.poisoned_output(shape)
         decode(batch, shape, out, lse, programs)
         assert_as_good_as_torch(out, torchs, exact)
