@@ -82,8 +82,8 @@ def _values(launch: Launch) -> list[tuple[str, str]]:
 
 
 def _multiplies(kernel: JITFunction) -> bool:
-    """Whether a kernel, or one that it calls, multiplies matrices."""
-    if "tl.dot" in kernel.src:
+    """Whether a kernel, or one that it calls, multiplies matrices, or is in the language that names instructions."""
+    if kernel.is_gluon() or "tl.dot" in kernel.src:
         return True
     called = (kernel.fn.__globals__.get(name) for name in kernel.fn.__code__.co_names)
     return any(isinstance(other, JITFunction) and other is not kernel and _multiplies(other) for other in called)

@@ -7,17 +7,17 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from octavo.app.api.body import MOST_CHOICES, Body, read_body, wrong
 from octavo.app.api.generate import Choice, Generation, usage
 from octavo.app.api.logprobs import chat_logprobs
 from octavo.app.api.models import engine_for
 from octavo.app.api.sampling import choices_of, request_params
-from octavo.app.api.sse import ClientGoneError, EventStream, while_connected
+from octavo.app.api.sse import EventStream, plain_answer
 from octavo.engine.request import Delta, Finished
 
 if TYPE_CHECKING:
@@ -74,13 +74,7 @@ async def chat_completions(request: Request) -> Response:
     call, generation = await _start(body, engine, request.app.state.settings)
     if call.stream:
         return EventStream(_chunks(call, generation), generation.abort)
-    try:
-        choices = await while_connected(request, generation.collect())
-    except ClientGoneError:
-        return Response(status_code=499)
-    finally:
-        generation.abort()
-    return JSONResponse(_answer(call, choices))
+    return await plain_answer(request, generation.collect(), partial(_answer, call), generation.abort)
 
 
 async def _start(body: Body, engine: Engine, settings: Settings) -> tuple[_Call, Generation]:

@@ -7,8 +7,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from fastapi import Request
-from fastapi.responses import StreamingResponse
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from octavo.app.api.errors import as_api_error
@@ -39,6 +39,19 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def plain_answer(
+    request: Request, work: Awaitable[T], answer: Callable[[T], dict[str, Any]], close: Callable[[], None]
+) -> Response:
+    """What `answer` makes of the result of `work`, as JSON; `close` is called however it ends."""
+    try:
+        result = await while_connected(request, work)
+    except ClientGoneError:
+        return Response(status_code=499)
+    finally:
+        close()
+    return JSONResponse(answer(result))
 
 
 class EventStream(StreamingResponse):
