@@ -23,6 +23,7 @@ import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
 
 from octavo.kernels.compile_cases import TARGETS, record
 from octavo.kernels.compile_choice import Job, choose, jobs_of
@@ -53,7 +54,7 @@ def compile_all(targets: list[int], workers: int, full: bool = False) -> Iterato
 def _compile(job: Job) -> Report:
     launch = job.launch
     began = time.perf_counter()
-    source = ASTSource(
+    source = _language(launch.function)(
         fn=launch.function,
         signature=dict(launch.signature),
         constexprs=dict(launch.constants),
@@ -67,6 +68,15 @@ def _compile(job: Job) -> Report:
     shared, limit = compiled.metadata.shared, min(TARGETS[target].shared_bytes for target in job.targets)
     too_much = None if shared <= limit else f"needs {shared} bytes of shared memory, a block may have {limit}"
     return Report(job, too_much, shared, time.perf_counter() - began)
+
+
+def _language(kernel: JITFunction) -> type[ASTSource]:
+    """What makes a program of a kernel: Triton's own language, or the one with layouts."""
+    if not kernel.is_gluon():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
 
 
 def main(arguments: list[str] | None = None) -> int:

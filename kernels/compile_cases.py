@@ -19,6 +19,8 @@ from octavo.kernels import (
     dense_attention,
     gguf_decode,
     head_argmax,
+    linear_parts,
+    linear_wide,
     paged_attention,
     quant_decode,
     rms_norm,
@@ -68,6 +70,7 @@ def _exercise(target: int, full: bool) -> None:
     _sampling()
     _rows()
     _small_operations(native)
+    _tens_of_rows(native)
     _attention(traits, native, _shape(128), full)
     for code in (torch.float8_e4m3fn, torch.int8) if full else _CODES.get(target, ()):
         _attention(traits, native, _shape(128), full, code=code)
@@ -197,6 +200,22 @@ def _products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
         skinny_linear.skinny_linear(x, qkv, bias, norm=folded, squares=squares, eps=1e-6)
         skinny_linear.skinny_linear(x, gate_up, norm=folded, squares=squares, eps=1e-6, act="silu")
         head_argmax.head_argmax(x, _empty(151936, hidden, dtype=dtype))
+
+
+def _tens_of_rows(dtype: torch.dtype) -> None:
+    """Products of some tens of rows, where there are kernels for them, and the norm that adds up what some leave."""
+    for hidden, inner, merged, vocabulary in ((896, 4864, 1152, 0), (4096, 14336, 6144, 128256)):
+        for count in (32, 64):
+            x, qkv = _empty(count, hidden, dtype=dtype), _empty(merged, hidden, dtype=dtype)
+            if not linear_wide.suits_wide(count, qkv, x.device):
+                continue
+            linear_wide.wide_linear(x, qkv, _empty(merged, dtype=dtype))
+            linear_wide.wide_linear(x, _empty(2 * inner, hidden, dtype=dtype), gated=True)
+            if vocabulary:
+                linear_wide.wide_linear(x, _empty(vocabulary, hidden, dtype=dtype), out_dtype=torch.float32)
+            linear_wide.wide_linear_parts(_empty(count, inner, dtype=dtype), _empty(hidden, inner, dtype=dtype))
+        parts = _empty(4, 64, hidden, dtype=torch.float32)
+        linear_parts.add_parts_norm(parts, _empty(64, hidden, dtype=dtype), _empty(hidden, dtype=dtype), 1e-6)
 
 
 def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:

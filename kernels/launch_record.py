@@ -64,6 +64,8 @@ def _describe(kernel: JITFunction, args: tuple[object, ...], kwargs: dict[str, o
                 divisible.append(index)
         elif isinstance(value, TensorDescriptor):
             kind = f"tensordesc<{_TYPE_NAMES[value.base.dtype]}{list(value.block_shape)}>"
+        elif hasattr(value, "block_shape"):  # of the layout language, which says how tiles lie in shared memory
+            kind = f"tensordesc<{_TYPE_NAMES[value.base.dtype]}{list(value.block_shape)},{value.layout!r}>"
         elif isinstance(value, float):
             kind = "fp32"
         elif value == 1 and not parameter.do_not_specialize:

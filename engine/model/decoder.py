@@ -90,7 +90,7 @@ class Decoder(CausalModel):
                 inner, hidden = self._gated(layer, delta, hidden)
                 delta, hidden = self._add(inner, layer.down, layer.mlp_post_norm, hidden)
         if last < total:
-            return hidden if delta is None else hidden + delta
+            return ops.norm(delta, hidden, None, self.spec.norm_eps)[0]
         return ops.norm(delta, hidden, weights.norm, self.spec.norm_eps)[0]
 
     def final_norm(self, hidden: Tensor) -> Tensor:

@@ -9,17 +9,18 @@ from torch import Tensor
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec
 from octavo.engine.attention.triton_backend import Rope, TritonBackend
+from octavo.engine.model import tens_of_rows
 from octavo.engine.model.few_rows import FewRows
 from octavo.engine.model.ops import Ops
 from octavo.engine.model.parameters import Weights
 from octavo.engine.quant.base import WeightRef
 from octavo.engine.quant.plain import PlainFormat
-from octavo.kernels import activation, rms_norm, rope
+from octavo.kernels import activation, linear_parts, rms_norm, rope
 
 
 class TritonOps(Ops):
     """Norm with the residual addition, rotary with the KV write, gated activation: one launch each; with few rows, each
-    product with what stands around it."""
+    product with what stands around it. What `linear_add` leaves to be added may be parts, float32 [P, T, H]."""
 
     name = "triton"
 
@@ -90,29 +91,44 @@ class TritonOps(Ops):
     def gated(self, gate_up: Tensor, act: str) -> Tensor:
         return activation.gated(gate_up, act)
 
+    def norm(self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+        if delta is None or delta.ndim == hidden.ndim:
+            return super().norm(delta, hidden, weight, eps)
+        if weight is not None:
+            return linear_parts.add_parts_norm(delta, hidden, weight, eps)
+        hidden = (hidden.float() + delta.sum(0)).to(hidden.dtype)
+        return hidden, hidden
+
     def norm_linear(
         self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef
     ) -> tuple[Tensor, Tensor]:
-        if delta is not None or not self._few.takes(hidden, ref):
-            return super().norm_linear(delta, hidden, weight, eps, ref)
-        return self._few.norm_linear(hidden, weight, eps, ref, None), hidden
+        if delta is None and self._few.takes(hidden, ref):
+            return self._few.norm_linear(hidden, weight, eps, ref, None), hidden
+        x, hidden = self.norm(delta, hidden, weight, eps)
+        return tens_of_rows.linear(x, ref) if tens_of_rows.takes(x, ref) else ref(x), hidden
 
     def norm_gated(
         self, delta: Tensor | None, hidden: Tensor, weight: Tensor | None, eps: float, ref: WeightRef, act: str
     ) -> tuple[Tensor, Tensor]:
-        if delta is not None or not self._few.takes(hidden, ref):
-            return super().norm_gated(delta, hidden, weight, eps, ref, act)
-        return self._few.norm_linear(hidden, weight, eps, ref, act), hidden
+        if delta is None and self._few.takes(hidden, ref):
+            return self._few.norm_linear(hidden, weight, eps, ref, act), hidden
+        x, hidden = self.norm(delta, hidden, weight, eps)
+        if act in tens_of_rows.FUSED_ACTIVATIONS and tens_of_rows.takes(x, ref):
+            return tens_of_rows.gated(x, ref), hidden
+        return self.gated(ref(x), act), hidden
 
     def linear_add(self, x: Tensor, ref: WeightRef, hidden: Tensor) -> tuple[Tensor | None, Tensor]:
-        if not self._few.takes(x, ref):
-            return super().linear_add(x, ref, hidden)
-        self._few.linear_add(x, ref, hidden)
-        return None, hidden
+        if self._few.takes(x, ref):
+            self._few.linear_add(x, ref, hidden)
+            return None, hidden
+        parts = tens_of_rows.parts(x, ref) if tens_of_rows.takes(x, ref) and hidden.is_contiguous() else None
+        return (ref(x) if parts is None else parts), hidden
 
     def head(self, ref: WeightRef, hidden: Tensor) -> Tensor:
         if self._few.takes(hidden, ref):
             return self._few.scores(ref, hidden)
+        if tens_of_rows.takes(hidden, ref):
+            return tens_of_rows.linear(hidden, ref, torch.float32)
         if isinstance(ref.format, PlainFormat) and hidden.is_cuda and hidden.itemsize == 2:
             packed = ref.acquire()
             scores = torch.mm(hidden, packed.weight.t(), out_dtype=torch.float32)  # not rounded to 16 bit on the way
