@@ -86,11 +86,6 @@ async def stored(file: Path, chat_id: str, status: str) -> Message:
         await asyncio.sleep(0.02)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "chats.sqlite3"
-
-
 def test_a_busy_file_is_said_soon_and_changes_nothing(file: Path) -> None:
     store = ChatStore(file)
     with held(file), pytest.raises(StoreBusyError, match="Another program"):

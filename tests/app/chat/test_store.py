@@ -8,28 +8,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from chatting import with_reply
 
 from octavo.app.chat.store import ChatStore, StoreError
 from octavo.app.chat.types import Attachment, ChatSettings, ReplyStats
 
 STATS = ReplyStats(10.0, 0.5, 100, 64, 7, "stop", "<|im_end|>", 2)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "chats.sqlite3"
-
-
-@pytest.fixture
-def store(file: Path) -> ChatStore:
-    return ChatStore(file)
-
-
-def with_reply(store: ChatStore) -> tuple[str, str]:
-    chat = store.create_chat()
-    turn = store.add_message(chat.id, "user", "hello")
-    reply = store.add_message(chat.id, "assistant", "", parent_id=turn.id, status="streaming")
-    return chat.id, reply.id
 
 
 def test_turns_come_back_in_order_after_reopening(store: ChatStore, file: Path) -> None:

@@ -12,27 +12,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from chatting import with_reply
 
 from octavo.app.chat import store_schema
 from octavo.app.chat.store import ChatStore, StoreError
 from octavo.app.chat.types import ChatSettings
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "chats.sqlite3"
-
-
-@pytest.fixture
-def store(file: Path) -> ChatStore:
-    return ChatStore(file)
-
-
-def with_reply(store: ChatStore) -> tuple[str, str]:
-    chat = store.create_chat()
-    turn = store.add_message(chat.id, "user", "hello")
-    reply = store.add_message(chat.id, "assistant", "", parent_id=turn.id, status="streaming")
-    return chat.id, reply.id
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are other things on Windows")

@@ -23,6 +23,14 @@ def run(test: Callable[[], Any]) -> Any:
     return asyncio.run(asyncio.wait_for(test(), 60))
 
 
+def with_reply(store: ChatStore) -> tuple[str, str]:
+    """A chat whose reply is just being written: the ids of both."""
+    chat = store.create_chat()
+    turn = store.add_message(chat.id, "user", "hello")
+    reply = store.add_message(chat.id, "assistant", "", parent_id=turn.id, status="streaming")
+    return chat.id, reply.id
+
+
 @asynccontextmanager
 async def serving(
     tmp_path: Path, engine: FakeEngine | None = None, **values: object
