@@ -1,6 +1,8 @@
 // The tab's WebSocket: comes back by itself, and says where it was so that the server sends only the rest.
 
 const SLOWEST_RETRY_MS = 5000;
+const PATCH = "p"; // more of a reply's text
+const LONGEST_DRAWING_MS = 1000; // a window that the browser takes for covered may draw nothing at all
 
 export class Live {
   /** `onMessage` gets every message, `onOpen` and `onClose` tell the state of the connection. */
@@ -34,7 +36,9 @@ export class Live {
       this.onOpen();
     };
     socket.onmessage = (event) => {
-      for (const message of JSON.parse(event.data)) this.onMessage(message);
+      const messages = JSON.parse(event.data);
+      for (const message of messages) this.onMessage(message);
+      if (messages.some(({ k }) => k === PATCH)) this.whenDrawn(() => this.socket === socket && this.say({ k: "drawn" }));
     };
     socket.onclose = () => {
       if (this.socket !== socket) return;
@@ -42,6 +46,19 @@ export class Live {
       this.timer = setTimeout(() => this.connect(), this.retryMs);
       this.retryMs = Math.min(SLOWEST_RETRY_MS, this.retryMs * 1.7);
     };
+  }
+
+  /** After the frame that shows what has just been changed. */
+  whenDrawn(act) {
+    const late = setTimeout(() => done(), LONGEST_DRAWING_MS);
+    let over = false;
+    const done = () => {
+      if (over) return;
+      over = true;
+      clearTimeout(late);
+      act();
+    };
+    requestAnimationFrame(() => setTimeout(done));
   }
 
   /** Send a command; false if there is no connection. */

@@ -358,4 +358,5 @@ if (localStorage.getItem("octavo-list") === "hidden") document.body.classList.ad
 whenDrawn((parts) => {
   new Page(parts);
   document.body.classList.add("octavo-ready");
+  document.dispatchEvent(new Event("octavo-ready")); // for still.js
 });

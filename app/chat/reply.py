@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COALESCE_S = 0.05  # deltas within this time become one event: a browser redraws no faster with ease
+COALESCE_S = 0.025  # deltas within this time become one event; app/ui/live decides how often each tab is told
 SAVE_EVERY_S = 2.0  # partial text is on disk at least this often
 PROMPT_PATIENCE_S = 1.0  # how long a reply waits for another process to let go of the file before it begins
 PLACE_EVERY_S = 0.5  # how often a waiting reply's place in the queue is looked up

@@ -73,6 +73,11 @@ class ChatFeed:
     def watched(self) -> bool:
         return bool(self._watchers)
 
+    @property
+    def writing(self) -> bool:
+        """Its last reply is growing."""
+        return bool(self.turns) and self.turns[-1].live
+
     def find(self, message_id: str) -> Turn | None:
         """A turn of the chat that was shown at some time."""
         return self._drawn.get(message_id)

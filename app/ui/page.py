@@ -19,6 +19,7 @@ from octavo.app.chat.service import ChatService
 from octavo.app.config import Settings
 from octavo.app.host import ModelHost
 from octavo.app.ui.board import Board
+from octavo.app.ui.head import PageHead
 from octavo.app.ui.live import add_live_route
 from octavo.app.ui.panels import PANELS
 from octavo.app.ui.strings import LANGUAGES, SENTENCES, choose_language
@@ -43,14 +44,8 @@ MANIFEST = {  # Web Application Manifest (W3C): Gradio's page asks for it, and b
     "display": "standalone",
     "icons": [{"src": f"{ASSETS}/icon.svg", "sizes": "any", "type": "image/svg+xml"}],
 }
-HEAD = "\n".join(
-    [
-        f'<link rel="icon" type="image/svg+xml" href="{ASSETS}/icon.svg">',
-        *(f'<link rel="stylesheet" href="{ASSETS}/{name}.css">' for name in STYLES),
-        f'<script src="{ASSETS}/theme.js"></script>',
-        f'<script type="module" src="{ASSETS}/page.js"></script>',
-    ]
-)
+FIRST = ("theme", "still")  # scripts that run before anything else does
+APART = ("enter.js", *(f"{name}.js" for name in FIRST))  # no modules of the page
 
 
 def mount_page(
@@ -62,6 +57,7 @@ def mount_page(
     build = files_version()
     add_live_route(app, service, host, settings, build, board)
     _add_files(app, settings)
+    app.add_middleware(PageHead, lines=head_lines())
     blocks = build_blocks()
     mounted = gradio.mount_gradio_app(
         app,
@@ -75,7 +71,6 @@ def mount_page(
         mcp_server=False,
         ssr_mode=False,
         theme=gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        head=HEAD,
         favicon_path=str(files("octavo.assets").joinpath("icon.svg")),
     )
     # The page has no queued events, yet Gradio looks into its queue a thousand times a second: 5 % of a core.
@@ -98,6 +93,21 @@ def build_blocks() -> gradio.Blocks:
             gradio.Column(elem_id="octavo-composer")
         gradio.Column(elem_id="octavo-panel")
     return blocks
+
+
+@cache
+def head_lines() -> str:
+    """What the document's head needs to become this page. Every module that `page.js` imports is named, or the browser
+    would learn of them one after the other."""
+    modules = [name for name in _assets() if name.endswith(".js") and "/" not in name and name not in APART]
+    lines = [
+        f'<link rel="icon" type="image/svg+xml" href="{ASSETS}/icon.svg">',
+        *(f'<script src="{ASSETS}/{name}.js"></script>' for name in FIRST),
+        *(f'<link rel="stylesheet" href="{ASSETS}/{name}.css">' for name in STYLES),
+        *(f'<link rel="modulepreload" href="{ASSETS}/{name}">' for name in ("strings.js", *modules)),
+        f'<script type="module" src="{ASSETS}/page.js"></script>',
+    ]
+    return "\n".join(lines) + "\n"
 
 
 @cache

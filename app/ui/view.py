@@ -14,6 +14,7 @@ from octavo.app.ui.feed import ChatFeed
 from octavo.app.ui.render import BlockRenderer
 from octavo.app.ui.turns import Turn
 
+PATCH = "p"  # the kind of message that changes the text of a reply; the page says when it has drawn one
 TURNS_AT_ONCE = 30  # shown when a chat is opened, and added by each "show earlier"
 
 
@@ -138,7 +139,7 @@ class View:
         thought = self._thought.patch(turn.thought)
         answer = self._answer.patch(turn.answer)
         if thought is not None or answer is not None:
-            patch: dict[str, Any] = {"k": "p", "id": turn.id}
+            patch: dict[str, Any] = {"k": PATCH, "id": turn.id}
             if thought is not None:
                 patch["r"] = thought
             if answer is not None:

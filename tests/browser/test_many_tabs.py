@@ -133,6 +133,19 @@ def test_a_hidden_tab_is_sent_nothing_and_catches_up(server: Any, watched: Any, 
     assert answer(page).split() == ["unseen"] * 120
 
 
+def test_a_tab_that_draws_slowly_gets_larger_pieces_and_not_more_of_them(watched: Any, page: Page) -> None:
+    send(page, "echo " + "slowly " * 180)  # at sixty a second: three seconds
+    page.wait_for_selector("article.reply.live .block")
+    page.evaluate("window.requestAnimationFrame = () => 0")  # a window that draws nothing, and is not told so
+    page.wait_for_timeout(200)
+    watched.received.clear()
+    page.wait_for_timeout(1500)
+    pieces = [m for frame in watched.received for m in json.loads(frame) if m["k"] == "p"]
+    assert 1 <= len(pieces) <= 3  # one a second, where there were some fifteen
+    wait_for_end(page)
+    assert answer(page).split() == ["slowly"] * 180
+
+
 def set_hidden(page: Page, hidden: bool) -> None:
     """What the browser does to a tab in the background; headless ones are always in front."""
     page.evaluate(

@@ -37,6 +37,29 @@ def test_while_the_model_loads_the_page_shows_it_and_can_be_written_in(slow_serv
     assert answer(page) == "early bird"
 
 
+def test_a_page_where_nothing_happens_asks_for_no_frames(server: Any, watched: Any) -> None:
+    """A frame that is asked for again and again keeps the processor awake, in each tab, all day."""
+    watched.context.add_init_script(
+        """
+        const own = window.requestAnimationFrame;
+        window.frames_asked = 0;
+        window.requestAnimationFrame = (callback) => {
+            window.frames_asked += 1;
+            return own.call(window, callback);
+        };
+        """
+    )
+    page = watched.context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.frames_asked") > 0  # while it was put together
+    page.evaluate("window.frames_asked = 0")
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.frames_asked") == 0
+    assert page.evaluate("document.getAnimations().length") == 0
+
+
 def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_loss(
     slow_server: Any, open_context: Any
 ) -> None:

@@ -10,6 +10,7 @@ from chatting import ended, run, serving, some_text
 from fake_engine import THINKING, FakeEngine
 
 from octavo.app.chat.errors import UnknownChatError
+from octavo.app.chat.reply import COALESCE_S
 from octavo.app.chat.types import (
     Append,
     ChatChanged,
@@ -99,7 +100,7 @@ def test_deltas_are_coalesced(tmp_path: Path) -> None:
                 appends += isinstance(event, Append)
                 if isinstance(event, Ended):
                     break
-            assert appends <= (loop.time() - began) / 0.05 + 3
+            assert appends <= (loop.time() - began) / COALESCE_S + 3
 
     run(test)
 

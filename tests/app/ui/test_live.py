@@ -281,6 +281,40 @@ def test_a_tab_is_told_which_model_its_load_would_bring(client: TestClient, load
         tab.until("model", state="ready", id="org/chosen")
 
 
+@pytest.fixture
+def slow_tab(client: TestClient, loads: GatedLoads, monkeypatch: pytest.MonkeyPatch) -> Iterator[Speaker]:
+    """A tab beside a model that takes a second for a reply."""
+    monkeypatch.setattr(loads, "_make", lambda: FakeEngine(lambda _: "word " * 40, token_s=0.005))
+    loads.open()
+    with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
+        tab = Speaker(socket)
+        tab.say(k="send", chat=None, text="Go on", nonce="n1")
+        tab.until("p")
+        yield tab
+
+
+def pieces_until_the_end(tab: Speaker) -> list[list[str]]:
+    """The kinds of messages about the chat in each frame that has text, up to the one that says the end."""
+    frames: list[list[str]] = []
+    while True:
+        frame = json.loads(tab.socket.receive_text())
+        kinds = [message["k"] for message in frame if message["k"] != "listed"]
+        if "p" in kinds:
+            frames.append(kinds)
+        if any(message.get("status") == "complete" for message in frame):
+            return frames
+
+
+def test_text_waits_until_a_tab_has_drawn_what_it_got_but_the_end_does_not(slow_tab: Speaker) -> None:
+    slow_tab.say(k="drawn")
+    slow_tab.until("p")  # not drawn, as far as anybody says
+    assert pieces_until_the_end(slow_tab) == [["p", "about"]]
+
+
+def test_a_tab_that_never_says_what_it_has_drawn_gets_everything(slow_tab: Speaker) -> None:
+    assert len(pieces_until_the_end(slow_tab)) > 3
+
+
 def test_other_web_pages_cannot_open_the_socket(client: TestClient) -> None:
     with (
         pytest.raises(WebSocketDisconnect) as refused,
