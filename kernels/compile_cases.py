@@ -222,7 +222,9 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
     """Weights in codes; without `full`, one generation gets all of them, each of the others what tells it apart."""
     hidden, inner = 896, 4864
     every = full or traits.capability == 90
-    codes = ("int4", "int8", "int8 words", "e4m3") if every or traits.capability in (75, 80) else ("int4",)
+    # activations become digits where a scale is that of 128 columns or more
+    codes = ("int4", "int4 by 64", "int8", "int8 words", "e4m3")
+    codes = codes if every or traits.capability in (75, 80) else codes[:2]
     counts = (1, 8, 16, 64) if full else (1, 8, 64) if every else (8,) if traits.tensor_cores else (1,)
     for code, few in product(codes, counts):
         if (few > 16 and code != "int4" and not full) or (code == "int8 words" and not traits.tensor_cores):
@@ -304,17 +306,18 @@ _WIDE = {86: ("int4",), 89: ("int8 words",), 100: ("int4",), 120: ("int8 words",
 
 
 def _coded(code: str, outs: int, size: int, dtype: torch.dtype, zero: bool = False) -> CodedWeight:
-    """In int4 with zero points or with shifts."""
+    """In int4 with zero points or with shifts, and groups of 128 or of 64."""
     if code == "int8 words":
         words = _empty(outs, words_of(size) * 2, dtype=torch.int16)
         return CodedWeight("int8", words, _empty(outs, 1, dtype=torch.float32), size, size)
-    if code != "int4":
+    if not code.startswith("int4"):
         codes = _empty(outs, size, dtype=torch.int8 if code == "int8" else torch.uint8)
         return CodedWeight(code, codes, _empty(outs, 1, dtype=torch.float32), size, size)
-    words, scale = _empty(outs, words_of(size), dtype=torch.int16), _empty(outs, -(-size // 128), dtype=dtype)
+    group = 64 if code == "int4 by 64" else 128
+    words, scale = _empty(outs, words_of(size), dtype=torch.int16), _empty(outs, -(-size // group), dtype=dtype)
     if not zero:
-        return CodedWeight("int4", words, scale, size, 128, shift=scale)
-    return CodedWeight("int4", words, scale, size, 128, zero=_empty(*scale.shape, dtype=torch.uint8))
+        return CodedWeight("int4", words, scale, size, group, shift=scale)
+    return CodedWeight("int4", words, scale, size, group, zero=_empty(*scale.shape, dtype=torch.uint8))
 
 
 def _sampling() -> None:

@@ -1,4 +1,4 @@
-"""The two ways to cut a product of few rows: what skinny_linear.py and quant_linear.py choose from."""
+"""The ways to cut a product of few rows: what skinny_linear.py and quant_linear.py choose from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ MAX_BLOCKS = 4096  # of a launch whose programs share blocks
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """A launch of `gemv_kernel` or `quant_gemv_kernel`."""
+    """A launch of `gemv_kernel` or `quant_gemv_kernel`, or if `digits` of `digit_gemv_kernel` (one row)."""
 
     block_n: int
     block_k: int
     warps: int
+    digits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,23 @@ class DotTile:
     split: int = 1
     wide: bool = False
     pairs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DigitTile:
+    """A launch of `digit_tile_kernel`, after one that makes digits of its rows.
+
+    Rows are padded to `block_t`; a turn takes `slices` pieces of the input, of int8 codes `blocks` blocks of 128
+    columns each. `first` bytes of each row of codes are asked for before the digits are there.
+    """
+
+    block_t: int
+    block_n: int
+    stages: int
+    warps: int
+    slices: int = 1
+    blocks: int = 1
+    first: int = 0
 
 
 def handed_in(device: torch.device, tile: DotTile, outs: int, rows: int, gated: bool) -> tuple[Tensor, Tensor]:

@@ -21,9 +21,10 @@ from torch import Tensor
 from octavo.kernels.activation import ACTIVATIONS, gated_reference
 from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
+from octavo.kernels.digit_linear import launch_digits
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
-from octavo.kernels.linear_tiles import DotTile, GemvTile
+from octavo.kernels.linear_tiles import DigitTile, DotTile, GemvTile
 from octavo.kernels.quant_linear import code_of, coded_tile, launch_low_bits
 from octavo.kernels.quant_number import PLAIN
 from octavo.kernels.quant_weight import CodedWeight, coded_reference
@@ -83,7 +84,7 @@ def skinny_linear(
     act: str | None = None,
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
-    tile: GemvTile | DotTile | None = None,
+    tile: GemvTile | DotTile | DigitTile | None = None,
 ) -> Tensor:
     """As `skinny_linear_reference` for 1 to 16 rows, or 64 of weights in codes, all of it dense; `out` may be the
     residual itself.
@@ -106,7 +107,7 @@ def skinny_linear_add(
     bias: Tensor | None,
     stream: Tensor,
     next_norm: Tensor | None,
-    tile: GemvTile | DotTile | None = None,
+    tile: GemvTile | DotTile | DigitTile | None = None,
 ) -> Normed | None:
     """Adds a product to the residual stream [T, out] in place, and prepares the norm that follows, if it is given and
     tensor cores compute this product (else the next one, so computed too, does it itself)."""
@@ -128,7 +129,7 @@ def launch(
     bias: Tensor | None,
     residual: Tensor | None,
     out: Tensor,
-    tile: GemvTile | DotTile,
+    tile: GemvTile | DotTile | DigitTile,
     *,
     norm: Tensor | None = None,
     squares: Tensor | None = None,
@@ -162,13 +163,17 @@ def launch(
     parts = 0 if squares is None else squares.shape[1]
     nexts = (x, x, x) if normed is None else (next_norm, normed.x, normed.squares)
     if isinstance(weight, CodedWeight):
-        if weight.code not in ("int8", "e4m3") or (isinstance(tile, DotTile) and tile.wide):
+        digits = isinstance(tile, DigitTile) or (isinstance(tile, GemvTile) and tile.digits)
+        if digits or weight.code not in ("int8", "e4m3") or (isinstance(tile, DotTile) and tile.wide):
             around = {
                 "bias": bias_or_x, "residual": residual_or_x, "ids": ids_or_x, "norm": norm, "eps": eps,
                 "squares": squares_or_x, "parts": parts, "next": normed is not None,
                 "next_norm": nexts[0], "next_x": nexts[1], "next_squares": nexts[2],
             }  # fmt: skip
-            launch_low_bits(x, weight, out, tile, around, options)
+            if isinstance(tile, DigitTile) or (isinstance(tile, GemvTile) and tile.digits):
+                launch_digits(x, weight, out, tile, around, options)
+            else:
+                launch_low_bits(x, weight, out, tile, around, options)
             return
         codes, scale = weight.codes, weight.scale
         assert isinstance(tile, DotTile) or not weight.in_words
@@ -177,6 +182,7 @@ def launch(
     else:
         codes, scale = weight, x
         options["CODE"] = PLAIN
+    assert not isinstance(tile, DigitTile)
     options["BLOCK_K"] = tile.block_k
     if isinstance(tile, GemvTile):
         gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
@@ -191,18 +197,18 @@ def launch(
     )  # fmt: skip
 
 
-def _tile_for(x: Tensor, weight: Tensor | CodedWeight, outs: int, gated: bool) -> GemvTile | DotTile:
+def _tile_for(x: Tensor, weight: Tensor | CodedWeight, outs: int, gated: bool) -> GemvTile | DotTile | DigitTile:
     rows, size = x.shape
     traits = device_traits(x.device)
     if isinstance(weight, CodedWeight):
-        return coded_tile(weight, rows, gated, traits)
+        return coded_tile(weight, rows, gated, traits, x.dtype)
     return choose_tile(rows, outs, size, gated, traits)
 
 
 def folds_norm(x: Tensor, weight: Tensor | CodedWeight, gated: bool) -> bool:
     """Whether `skinny_linear` takes a norm's weights for such a product, or x and squares of a Normed."""
     outs = weight.shape[0] // 2 if gated else weight.shape[0]
-    return isinstance(_tile_for(x, weight, outs, gated), GemvTile)
+    return not isinstance(_tile_for(x, weight, outs, gated), DotTile)
 
 
 def suits(rows: int, outs: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
