@@ -14,9 +14,11 @@ from octavo.engine.quant.dynamic import has_float8_units
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import choose
 from octavo.kernels.device import device_traits
+from octavo.kernels.digit_linear import digit_gemv_tile, digit_tile, suits_digits
 from octavo.kernels.head_argmax import head_argmax
 from octavo.kernels.linear_tiles import tickets_of
 from octavo.kernels.quant_decode import decode
+from octavo.kernels.quant_linear import choose_coded_tile
 from octavo.kernels.quant_weight import coded_reference
 from octavo.kernels.skinny_linear import folds_norm, skinny_linear, skinny_linear_add, skinny_linear_reference
 from octavo.kernels.token_codes import round_tokens, round_tokens_reference
@@ -194,6 +196,28 @@ def test_a_row_has_the_same_bits_every_time_and_whatever_stands_beside_it(name, 
     if rows > 1:
         beside = torch.cat((x[:1], torch.randn(rows - 1, 4096, device=CUDA).bfloat16()))
         assert torch.equal(multiply(form, beside, packed)[0], first[0])
+
+
+@pytest.mark.parametrize("large", [1.0, 1000.0])
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("name", ["AWQ", "int4", "int8"])
+def test_digits_are_as_exact_as_products_in_bfloat16(name, rows, large):
+    """Down to one activation that makes the whole result, where two digits by row cost as much as its rounding."""
+    traits = device_traits(CUDA)
+    if not traits.tensor_cores:
+        pytest.skip("needs tensor cores")
+    outs, size = 1024, 14336
+    weight = held(name, outs, size)[2].fused
+    x = torch.randn(rows, size, device=CUDA).bfloat16()
+    x[:, 300] *= large
+    torch.cuda.synchronize()
+    exact = x.double() @ coded_reference(weight, torch.float64).T
+    plain = choose_coded_tile(weight.code, weight.group, rows, outs, size, False, traits)
+    one_row = digit_gemv_tile(weight.code, outs, size, False, traits)
+    digits = one_row if rows == 1 else digit_tile(rows, outs, size, False, traits)
+    assert suits_digits(weight, traits)
+    before, after = (error(skinny_linear(x, weight, tile=tile), exact) for tile in (plain, digits))
+    assert after < before * (1.5 if large > 1 else 1.05)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 64, 300])
