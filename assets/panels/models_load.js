@@ -37,8 +37,16 @@ export class LoadForm {
       this.format.about,
       this.picture,
       this.load,
+      this.holds(),
       this.format.all,
     );
+  }
+
+  /** How long a choice holds, and where one is made for good. */
+  holds() {
+    const always = h("button", { type: "button", class: "link" }, t("models.holds.always"));
+    always.onclick = () => this.actions.page.go("settings", "model.quantization");
+    return h("p", { class: "facts holds" }, t("models.holds"), " ", always);
   }
 
   news(news) {

@@ -208,7 +208,7 @@ def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, o
     page.keyboard.type("int4-")  # a list to choose from takes the first letters
     until(page, "document.querySelector('.format-about').innerText.includes('Like int4 with simpler scales')")
     assert "16 bit" in about.inner_text()  # quicker or slower than that
-    for _ in range(2):
+    for _ in range(3):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     told = form.locator(".formats dl")
@@ -218,7 +218,14 @@ def test_how_a_model_is_loaded_is_chosen_with_its_memory_in_view(house: House, o
     weights.select_option("none")
     form.get_by_label("Context for one chat").select_option("1024")
     until(page, f"document.querySelector('.load-form .key.kv')?.innerText !== {whole!r}")
-    form.get_by_role("button", name="Load").click()
+    assert "until another model is loaded or Octavo starts anew" in form.locator(".holds").inner_text()
+    form.get_by_role("button", name="For every start").click()
+    page.wait_for_selector(".panel-settings [data-key='model.quantization']")
+    page.go_back()
+    page.get_by_role("button", name="How to load SmolLM2-135M-Instruct").click()
+    form.locator(".fit-picture").wait_for()
+    form.get_by_label("Context for one chat").select_option("1024")
+    form.get_by_role("button", name="Load", exact=True).click()
     page.locator(".row", has_text="at start").or_(page.locator("[data-section=disk] .row")).first.wait_for()
     until(page, "document.querySelector('[data-section=now]').innerText.includes('SmolLM2')")
     send(page, "count 400")  # a long reply
