@@ -14,12 +14,14 @@ MAX_BLOCKS = 4096  # of a launch whose programs share blocks
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """A launch of `gemv_kernel` or `quant_gemv_kernel`, or if `digits` of `digit_gemv_kernel` (one row)."""
+    """A launch of `gemv_kernel` or `quant_gemv_kernel`, or if `digits` of `digit_gemv_kernel` (one row), or if
+    `float8` of `float8_gemv_kernel`."""
 
     block_n: int
     block_k: int
     warps: int
     digits: bool = False
+    float8: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class DotTile:
     Rows are padded to `block_t`; `slices` neighbouring input blocks a turn. `tile_kernel` asks for `first` weights of
     each output before it waits for its input. The others have a `block_k` of 128: `quant_tile_kernel` computes `tiles`
     blocks of outputs a program, `quant_wide_tile_kernel` takes `split` programs an output, each over its part of the
-    input. `pairs`: E4M3 becomes bfloat16 two numbers at a time, by whole-number instructions.
+    input; so does `float8_tile_kernel`, which has a `block_k` of its own and writes an activation as `terms` E4M3
+    numbers. `pairs`: E4M3 becomes bfloat16 two numbers at a time, by whole-number instructions.
     """
 
     block_t: int
@@ -43,6 +46,7 @@ class DotTile:
     split: int = 1
     wide: bool = False
     pairs: bool = False
+    terms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from octavo.kernels.device import DeviceTraits
 from octavo.kernels.digit_linear import digit_gemv_tile, digit_tile, suits_digits
+from octavo.kernels.float8_linear import choose_float8, launch_float8, suits_float8, takes_float8
 from octavo.kernels.gguf_linear import block_tile, launch_blocks
 from octavo.kernels.gguf_weight import BlockWeight
 from octavo.kernels.linear_tiles import DigitTile, DotTile, GemvTile, handed_in
@@ -47,6 +48,9 @@ def launch_low_bits(
     the constants of all kernels."""
     if isinstance(weight, BlockWeight):
         launch_blocks(x, weight, out, tile, around, options)
+        return
+    if takes_float8(tile):
+        launch_float8(x, weight, out, tile, around, options)
         return
     rows, size = x.shape
     gated = options["ACT"] >= 0
@@ -109,6 +113,8 @@ def coded_tile(
             return digit_gemv_tile(weight.code, outs, size, gated, traits)
         if rows <= 16 and weight.code == "int4" and dtype == torch.bfloat16:
             return digit_tile(rows, outs, size, gated, traits)
+    if weight.code == "e4m3" and suits_float8(rows, size, traits):
+        return choose_float8(rows, outs, size, gated, traits)
     if rows > 16 and weight.in_words:
         return choose_wide_tile(weight.code, rows, outs, size, gated, traits)
     return choose_coded_tile(weight.code, weight.group, rows, outs, size, gated, traits)

@@ -22,6 +22,7 @@ from octavo.kernels.activation import ACTIVATIONS, gated_reference
 from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.digit_linear import launch_digits
+from octavo.kernels.float8_linear import takes_float8
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
 from octavo.kernels.linear_tiles import DigitTile, DotTile, GemvTile
@@ -164,7 +165,8 @@ def launch(
     nexts = (x, x, x) if normed is None else (next_norm, normed.x, normed.squares)
     if isinstance(weight, CodedWeight):
         digits = isinstance(tile, DigitTile) or (isinstance(tile, GemvTile) and tile.digits)
-        if digits or weight.code not in ("int8", "e4m3") or (isinstance(tile, DotTile) and tile.wide):
+        words = weight.code not in ("int8", "e4m3") or (isinstance(tile, DotTile) and tile.wide)
+        if digits or words or takes_float8(tile):
             around = {
                 "bias": bias_or_x, "residual": residual_or_x, "ids": ids_or_x, "norm": norm, "eps": eps,
                 "squares": squares_or_x, "parts": parts, "next": normed is not None,
