@@ -11,7 +11,7 @@ import pytest
 TESTS = sorted((Path(__file__).parent / "interpreted").glob("test_*.py"))
 
 
-@pytest.mark.timeout(900)  # half a minute on idle cores
+@pytest.mark.timeout(900)  # a minute or two on an idle core
 @pytest.mark.parametrize("part", ["attention", "others"])  # halves that two processes can share
 def test_kernels_equal_their_references_under_the_interpreter(part):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
