@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -43,10 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Server:
-    """A running server process; `folder` holds its chats."""
+    """A running server process; `folder` holds its chats, `script` is what it runs."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    script: Path = SERVE
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -58,7 +60,7 @@ class Server:
         environment |= {"OCTAVO_DATA_DIR": str(self.folder / "data"), **self.environment}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(SERVE), str(self.folder)], stdout=log, stderr=log, env=environment
+                [sys.executable, str(self.script), str(self.folder)], stdout=log, stderr=log, env=environment
             )
         end = time.monotonic() + 150
         while time.monotonic() < end and self.process.poll() is None:
@@ -85,8 +87,12 @@ def make_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     text of their config.yaml, `environment` what they find beside the test's own."""
     servers: list[Server] = []
 
-    def make(*marks: str, config: str | None = None, **environment: str) -> Server:
-        server = Server(tmp_path_factory.mktemp("server"), environment)
+    def make(*marks: str, config: str | None = None, script: Path = SERVE, **environment: str) -> Server:
+        server = Server(tmp_path_factory.mktemp("server"), environment, script)
+        if script != SERVE:  # the real command is told its port
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                (server.folder / "port").write_text(str(free.getsockname()[1]), encoding="utf-8")
         for mark in marks:
             (server.folder / mark).touch()
         if config is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from driving import answer, send, until, wait_for_end
 
 Page = Any
+SERVE_GPU = Path(__file__).parent / "support" / "serve_gpu.py"
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +109,35 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     wait_for_end(page)
     assert answer(page) == "after"
     assert "before " * 15 not in "".join(watched.received)  # what the tab has is not sent again
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a parent starts the app anew, which stays in its terminal")
+def test_a_lost_gpu_is_said_where_the_page_comes_back_and_nothing_written_is_lost(
+    browser: object, make_server: Callable[..., Any], open_context: Any
+) -> None:
+    server = make_server(script=SERVE_GPU)
+    context = open_context(server).context
+    page, other = context.new_page(), context.new_page()
+    for each in (page, other):
+        each.goto(server.url)
+        each.wait_for_selector("body.octavo-ready .example")
+    send(page, "echo " + "kept " * 900)  # fifteen seconds
+    page.wait_for_selector("article.reply.live .block")
+    (server.folder / "lost").touch()
+    send(other, "fail")
+    told = page.get_by_text(re.compile("The GPU stopped answering at .*, so Octavo restarted itself"))
+    told.wait_for(timeout=120_000)  # the new life imports everything again
+    (server.folder / "lost").unlink()
+    wait_for_end(page)
+    assert answer(page).split()[:5] == ["kept"] * 5
+    wait_for_end(other)
+    assert answer(other) == "Half of"
+    send(other, "echo well again")
+    until(other, "document.querySelectorAll('article.reply').length === 2")
+    wait_for_end(other)
+    assert answer(other) == "well again"
+    assert server.process.poll() is None  # the same process, begun anew
+    server.stop()
 
 
 def test_the_page_speaks_the_language_of_the_browser(server: Any, browser: Any) -> None:

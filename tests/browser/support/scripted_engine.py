@@ -47,7 +47,9 @@ class _Running:
 class ScriptedEngine:
     """`script(user text)` yields what the model says, a piece a step, each made when it is said."""
 
-    def __init__(self, script: Callable[[str], Iterator[Piece]], pieces_per_s: float = PIECES_PER_S) -> None:
+    def __init__(
+        self, script: Callable[[str], Iterator[Piece]], pieces_per_s: float = PIECES_PER_S, device: str = "cpu"
+    ) -> None:
         self.tokenizer = byte_tokenizer(THINKING)
         self.template = ChatTemplate(self.tokenizer)
         self.context_length = 8192
@@ -56,7 +58,7 @@ class ScriptedEngine:
             architecture="llama",
             format="Q4_1 as bfloat16",
             dtype="bfloat16",
-            device="cpu",
+            device=device,
             context_length=self.context_length,
             vocab_size=self.tokenizer.vocab_size,
             weight_bytes=269_000_000,
@@ -69,6 +71,7 @@ class ScriptedEngine:
         self._closed = False
         self._count = 0
         self._said = 0
+        self._failed = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -119,7 +122,7 @@ class ScriptedEngine:
                 "page_size": PAGE_SIZE,
             },
             requests={"running": len(self._running), "waiting": 0, "swapped": 0},
-            counters=dict.fromkeys(counters, 0) | {"generated_tokens": self._said},
+            counters=dict.fromkeys(counters, 0) | {"generated_tokens": self._said, "failed": self._failed},
             settings={},
             progress_s=0.0,
         )
@@ -182,6 +185,7 @@ class ScriptedEngine:
 
     def _end(self, running: _Running, reason: FinishReason, error: str | None = None) -> None:
         self._running.remove(running)
+        self._failed += reason == "error"
         now = time.monotonic()
         first_s = running.first_s or now
         count = len(running.tokens)
