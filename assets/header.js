@@ -2,7 +2,7 @@
 
 import { h, icon, iconButton } from "./dom.js";
 import { modelMenu } from "./model_menu.js";
-import { bytes, short, shownModel, t, worded } from "./words.js";
+import { bytes, deviceName, short, shownModel, t, worded } from "./words.js";
 
 const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
 
@@ -160,8 +160,4 @@ function modelName({ name, format }) {
   const stem = name.replace(/\.gguf$/i, "");
   const [stored] = format.split(" as ");
   return stem.endsWith(`.${stored}`) || stem.endsWith(`-${stored}`) ? stem.slice(0, -stored.length - 1) : stem;
-}
-
-function deviceName(device) {
-  return device.replace(/^cpu$/, "CPU").replace(/^cuda/, "CUDA");
 }

@@ -32,6 +32,11 @@ export function shownModel(id) {
   return id === "starter" ? "SmolLM2-135M-Instruct" : id;
 }
 
+/** A device as people write it. */
+export function deviceName(device) {
+  return device.replace(/^cpu$/, "CPU").replace(/^cuda/, "CUDA");
+}
+
 export const has = (key) => key in words;
 
 /** 3.1k for a number of tokens. */

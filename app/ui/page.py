@@ -139,27 +139,36 @@ def files_version() -> str:
 
 
 def _add_files(app: FastAPI, settings: Settings) -> None:
+    # Not in worker threads: everything is in memory, and a thread's turn takes longer than the answer.
     @app.get(f"{ASSETS}/strings.js", include_in_schema=False)
-    def strings(request: Request) -> Response:
+    async def strings(request: Request) -> Response:
         language = choose_language(settings.values.app.language, request.headers.get("accept-language", ""))
-        words = json.dumps(LANGUAGES[language], ensure_ascii=False)
-        build = json.dumps(files_version())
-        script = f"export const language = {json.dumps(language)};\nexport const build = {build};\n"
-        script += f"export const panels = {json.dumps(list(PANELS))};\n"
-        sentences = json.dumps(list(SENTENCES[language].items()), ensure_ascii=False)
-        script += f"export const sentences = {sentences};\n"
-        return _answer(request, f"{script}export const words = {words};\n".encode(), ".js", vary="Accept-Language")
+        return _answer(request, _words(language), ".js", vary="Accept-Language")
 
     @app.get("/manifest.json", include_in_schema=False)
-    def manifest(request: Request) -> Response:
+    async def manifest(request: Request) -> Response:
         return _answer(request, json.dumps(MANIFEST).encode(), ".webmanifest")
 
     @app.get(ASSETS + "/{name:path}", include_in_schema=False)
-    def file(name: str, request: Request) -> Response:
+    async def file(name: str, request: Request) -> Response:
         content = asset(name)
         if content is None:
             return Response(status_code=404)
         return _answer(request, content, name[name.rindex(".") :])
+
+
+@cache
+def _words(language: str) -> bytes:
+    """`strings.js` in a language."""
+    values = {
+        "language": language,
+        "build": files_version(),
+        "panels": list(PANELS),
+        "sentences": list(SENTENCES[language].items()),
+        "words": LANGUAGES[language],
+    }
+    lines = (f"export const {name} = {json.dumps(value, ensure_ascii=False)};\n" for name, value in values.items())
+    return "".join(lines).encode()
 
 
 def _answer(request: Request, content: bytes, suffix: str, vary: str | None = None) -> Response:
