@@ -1,11 +1,12 @@
 """One row by int4 or int8 weights with whole-number multiply-adds: four products an instruction, no weight converted.
 
-Grid: one program a block of BLOCK_N output features, over all of the input. A thread keeps 16 bytes of codes of every
-row of the block in registers (32 or 16 weights, in the order of quant_weight.py) and makes, once for the block, digits
-of the activations they meet (digit_number.py), whose step is the thread's own: so a large activation takes precision
-from the few beside it only. The thread's sums are exact; a group's scale and zero point or shift and the step are
-applied to them in float32. Norm before, bias, gated activation and residual after as in linear_gemv.py. Bound by
-reading the codes once.
+Grid: as many programs as the device holds at a time, or fewer; each takes blocks of BLOCK_N output features, over all
+of the input. A thread makes digits of the activations it meets (digit_number.py) once and keeps them in registers for
+all its blocks; their step is the thread's own, so a large activation takes precision from the few beside it only. Of
+every row of a block it loads 16 bytes of codes a turn (32 or 16 weights, in the order of quant_weight.py), if AHEAD
+while the block before is computed. Its sums are exact; a group's scale and zero point or shift and the step are applied
+to them in float32. Norm before, bias, gated activation and residual after as in linear_gemv.py. Bound by reading the
+codes once.
 """
 
 # A kernel's tuples grow while it is compiled, which types do not follow.
@@ -26,12 +27,12 @@ from octavo.kernels.digit_number import (
     nibbles,
     packed_digits,
 )
-from octavo.kernels.linear_epilogue import store_row
+from octavo.kernels.linear_epilogue import store_block
 from octavo.kernels.quant_gemv import summed
 from octavo.kernels.quant_number import pair, wide_pair
 
 
-@triton.jit(do_not_specialize=["outs"])
+@triton.jit(do_not_specialize=["outs", "blocks"])
 def digit_gemv_kernel(
     x_ptr,
     norm_ptr,
@@ -43,6 +44,7 @@ def digit_gemv_kernel(
     out_ptr,
     ids_ptr,
     outs,
+    blocks,
     eps,
     SIZE: tl.constexpr,
     BITS: tl.constexpr,
@@ -50,7 +52,8 @@ def digit_gemv_kernel(
     OFFSET: tl.constexpr,
     ZERO: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    AHEAD: tl.constexpr,
     NORM: tl.constexpr,
     BF16: tl.constexpr,
     BIAS: tl.constexpr,
@@ -60,135 +63,175 @@ def digit_gemv_kernel(
     EARLY: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """x [SIZE] as int32 pairs of float16, or of bfloat16 if BF16; words int32 [outs, blocks * 4 * BITS], or of 2 outs =
+    """x [SIZE] as int32 pairs of float16, or of bfloat16 if BF16; words int32 [outs, row words], or of 2 outs =
     gate | up if ACT >= 0; scale [outs, groups] (of int8 [outs, 1]), GROUP a multiple of 128; residual, out [outs].
 
-    A turn takes BLOCK_K columns, 16 bytes a thread. OFFSET, ZERO and NORM as in quant_gemv.py.
+    `blocks` of BLOCK_N outputs each; PARTS threads. OFFSET, ZERO and NORM as in quant_gemv.py.
     """
     GATED: tl.constexpr = ACT >= 0
     LINES: tl.constexpr = 2 * BLOCK_N if GATED else BLOCK_N
     ROW: tl.constexpr = (SIZE + 127) // 128 * 4 * BITS  # words
-    RUNS: tl.constexpr = 16 // BITS  # of pairs of columns that the codes of a word belong to
-    PARTS: tl.constexpr = BLOCK_K * BITS // 128  # of four words each, one a thread
-    first = tl.program_id(0) * BLOCK_N
+    TURNS: tl.constexpr = (ROW + PARTS * 4 - 1) // (PARTS * 4)
     part = tl.arange(0, PARTS)
     word = part[:, None] * 4 + tl.arange(0, 4)[None, :]
-    # Every row of the weight is a tensor of its own: so all of them have the layout of the activations they meet.
-    line = ()
-    for n in tl.static_range(LINES):
-        row = tl.minimum(first + n % BLOCK_N, outs - 1).to(tl.int64)
-        line += (row + outs if n >= BLOCK_N else row,)
+    none = tl.zeros((PARTS, 4), tl.int32)
+    block = tl.program_id(0)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
-    w, scale, zero = _weights(words_ptr, scale_ptr, zero_ptr, line, word, part, SIZE, BITS, GROUP, ZERO)
-    if NORM > 0:
-        norm = _runs(norm_ptr, word, SIZE, BITS)
-    out_col = first + tl.arange(0, BLOCK_N)
-    valid = out_col < outs
-    if BITS == 8:
-        row_scale = tl.load(scale_ptr + out_col, mask=valid, other=0.0).to(tl.float32)
-        if GATED:
-            up_scale = tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0).to(tl.float32)
-    if BIAS:
-        bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+    w, scale, zero = _weights(
+        words_ptr, scale_ptr, zero_ptr, block, outs, word, part, SIZE, BITS, GROUP, ZERO, BLOCK_N, LINES, TURNS, PARTS
+    )
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    x = _runs(x_ptr, word, SIZE, BITS)
-    if RESIDUAL:
-        residual = tl.load(residual_ptr + out_col, mask=valid, other=0.0)
-    none = tl.zeros((PARTS, 4), tl.int32)
-    sums = ()
-    for _ in tl.static_range(LINES):
-        sums += (tl.zeros((PARTS,), tl.float32),)
     square = tl.zeros((PARTS, 4), tl.float32)
-    for begin in range(0, ROW, PARTS * 4):
+    uppers = ()
+    lowers = ()
+    steps = ()
+    plains = ()
+    for turn in tl.static_range(TURNS):
+        square, more_uppers, more_lowers, step, plain = _digits(
+            x_ptr, norm_ptr, turn * PARTS * 4 + word, square, none, SIZE, BITS, NORM, BF16, ASM
+        )
+        uppers += more_uppers
+        lowers += more_lowers
+        steps += (step,)
+        plains += (plain,)
+    inverse = 1.0
+    if NORM > 0:
+        inverse = tl.rsqrt(tl.sum(tl.sum(square, 1), 0) / SIZE + eps)
+    while block < blocks:
         this = w
         this_scale = scale
         this_zero = zero
-        these = x
-        if NORM > 0:
-            this_norm = norm
-        if ROW > PARTS * 4:
-            # the next turn's loads are under way while this turn's are used
-            ahead = begin + PARTS * 4
+        ahead = block + tl.num_programs(0)
+        if AHEAD:
             w, scale, zero = _weights(
-                words_ptr, scale_ptr, zero_ptr, line, ahead + word, ahead // 4 + part, SIZE, BITS, GROUP, ZERO
-            )
-            if NORM > 0:
-                norm = _runs(norm_ptr, ahead + word, SIZE, BITS)
-            x = _runs(x_ptr, ahead + word, SIZE, BITS)
-        lows = ()
-        highs = ()
-        magnitude = tl.zeros((PARTS, 4), tl.float32)
-        for q in tl.static_range(RUNS):
-            low, high = pair(these[q], BF16)
-            if NORM > 0:
-                square = high * high + (low * low + square)
-                if NORM == 1:
-                    low_norm, high_norm = pair(this_norm[q], BF16)
-                else:
-                    low_norm, high_norm = wide_pair(this_norm[q])
-                low *= low_norm
-                high *= high_norm
-            magnitude = larger(magnitude, larger(tl.abs(low), tl.abs(high)))
-            lows += (low,)
-            highs += (high,)
-        most = largest(magnitude, 1)
-        step = digit_step(most)
-        most = most[:, None]
-        uppers = ()
-        lowers = ()
-        for q in tl.static_range(RUNS // 2):
-            # the bytes of a word belong to columns of the q-th run and of one further on, in turn
-            upper, lower = packed_digits(
-                digit_bits(lows[q], most), digit_bits(lows[q + RUNS // 2], most),
-                digit_bits(highs[q], most), digit_bits(highs[q + RUNS // 2], most), ASM,
+                words_ptr, scale_ptr, zero_ptr, ahead, outs, word, part,
+                SIZE, BITS, GROUP, ZERO, BLOCK_N, LINES, TURNS, PARTS,
             )  # fmt: skip
-            uppers += (upper,)
-            lowers += (lower,)
-        if BITS == 4:
-            plain = _whole(none + 0x01010101, none + 0x01010101, uppers, lowers, none, ASM) * step
-        more = ()
+        out_col = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        valid = out_col < outs
+        if RESIDUAL:
+            residual = tl.load(residual_ptr + out_col, mask=valid, other=0.0)
+        if BIAS:
+            bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
+            if GATED:
+                up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+        if BITS == 8:
+            row_scale = tl.load(scale_ptr + out_col, mask=valid, other=0.0).to(tl.float32)
+            if GATED:
+                up_scale = tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0).to(tl.float32)
+        sums = ()
         for n in tl.static_range(LINES):
-            if BITS == 4:
-                first_codes, second_codes = nibbles(this[n], ASM)
-                whole = _whole(first_codes, second_codes, uppers, lowers, none, ASM) * step
-                its_scale = this_scale[n].to(tl.float32)
-                total = sums[n] + whole * its_scale
-                if ZERO == 2:
-                    total += this_zero[n].to(tl.float32) * plain
-                elif ZERO == 1:
-                    total -= this_zero[n].to(tl.float32) * its_scale * plain
+            for turn in tl.static_range(TURNS):
+                whole = _whole(this[n * TURNS + turn], uppers, lowers, turn, none, BITS, ASM) * steps[turn]
+                if BITS == 4:
+                    its_scale = this_scale[n * TURNS + turn].to(tl.float32)
+                    its = whole * its_scale
+                    if ZERO == 2:
+                        its += this_zero[n * TURNS + turn].to(tl.float32) * plains[turn]
+                    elif ZERO == 1:
+                        its -= this_zero[n * TURNS + turn].to(tl.float32) * its_scale * plains[turn]
+                    else:
+                        its -= OFFSET * its_scale * plains[turn]
                 else:
-                    total -= OFFSET * its_scale * plain
-            else:
-                total = sums[n] + _whole(this[n], none, uppers, lowers, none, ASM) * step
-            more += (total,)
-        sums = more
-    y = summed(sums, 0, BLOCK_N)
-    u = y
-    if GATED:
-        u = summed(sums, BLOCK_N, BLOCK_N)
-    if BITS == 8:
-        y *= row_scale
+                    its = whole
+                if turn == 0:
+                    total = its
+                else:
+                    total += its
+            sums += (total,)
+        y = summed(sums, 0, BLOCK_N)
+        u = y
         if GATED:
-            u *= up_scale
-    store_row(
-        y, u, tl.sum(square, 1), bias if BIAS else y, up_bias if BIAS and GATED else y, residual if RESIDUAL else y,
-        out_ptr, ids_ptr, outs, eps, 0, SIZE, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
-    )  # fmt: skip
+            u = summed(sums, BLOCK_N, BLOCK_N)
+        if BITS == 8:
+            y *= row_scale
+            if GATED:
+                u *= up_scale
+        store_block(
+            y, u, inverse, bias if BIAS else y, up_bias if BIAS and GATED else y, residual if RESIDUAL else y,
+            out_ptr, ids_ptr, outs, block, blocks, 0, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
+        )  # fmt: skip
+        block = ahead
+        if not AHEAD:
+            w, scale, zero = _weights(
+                words_ptr, scale_ptr, zero_ptr, ahead, outs, word, part,
+                SIZE, BITS, GROUP, ZERO, BLOCK_N, LINES, TURNS, PARTS,
+            )  # fmt: skip
 
 
 @triton.jit
-def _whole(first_codes, second_codes, uppers, lowers, none, ASM: tl.constexpr):
-    """float32 of the exact sums of codes times activations in steps, over a thread's words."""
-    upper = dot_of_bytes(first_codes, uppers[0], none, ASM)
-    lower = dot_of_bytes(first_codes, lowers[0], none, ASM)
-    if len(uppers) == 2:
-        upper = dot_of_bytes(second_codes, uppers[1], upper, ASM)
-        lower = dot_of_bytes(second_codes, lowers[1], lower, ASM)
+def _digits(
+    x_ptr,
+    norm_ptr,
+    word,
+    square,
+    none,
+    SIZE: tl.constexpr,
+    BITS: tl.constexpr,
+    NORM: tl.constexpr,
+    BF16: tl.constexpr,
+    ASM: tl.constexpr,
+):
+    """Of the activations that a thread's words meet: squares added to `square`, upper and lower digits, which lie like
+    codes, their step, and the sum of the activations, as digits say it."""
+    RUNS: tl.constexpr = 16 // BITS  # of pairs of columns that the codes of a word belong to
+    PER_BLOCK: tl.constexpr = 4 * BITS  # words
+    lows = ()
+    highs = ()
+    magnitude = tl.zeros(word.shape, tl.float32)
+    for q in tl.static_range(RUNS):
+        at = word // PER_BLOCK * 64 + q * PER_BLOCK + word % PER_BLOCK
+        low, high = pair(tl.load(x_ptr + at, mask=at < SIZE // 2, other=0), BF16)
+        if NORM > 0:
+            square = high * high + (low * low + square)
+            norm = tl.load(norm_ptr + at, mask=at < SIZE // 2, other=0)
+            if NORM == 1:
+                low_norm, high_norm = pair(norm, BF16)
+            else:
+                low_norm, high_norm = wide_pair(norm)
+            low *= low_norm
+            high *= high_norm
+        magnitude = larger(magnitude, larger(tl.abs(low), tl.abs(high)))
+        lows += (low,)
+        highs += (high,)
+    most = largest(magnitude, 1)
+    uppers = ()
+    lowers = ()
+    upper_sum = none
+    lower_sum = none
+    for q in tl.static_range(RUNS // 2):
+        # the bytes of a word belong to columns of the q-th run and of one further on, in turn
+        upper, lower = packed_digits(
+            digit_bits(lows[q], most[:, None]), digit_bits(lows[q + RUNS // 2], most[:, None]),
+            digit_bits(highs[q], most[:, None]), digit_bits(highs[q + RUNS // 2], most[:, None]), ASM,
+        )  # fmt: skip
+        uppers += (upper,)
+        lowers += (lower,)
+        upper_sum = dot_of_bytes(upper, none + 0x01010101, upper_sum, ASM)
+        lower_sum = dot_of_bytes(lower, none + 0x01010101, lower_sum, ASM)
+    step = digit_step(most)
+    return square, uppers, lowers, step, _joined(upper_sum, lower_sum) * step
+
+
+@triton.jit
+def _whole(w, uppers, lowers, turn: tl.constexpr, none, BITS: tl.constexpr, ASM: tl.constexpr):
+    """float32 of the exact sums of codes times activations in steps, over the words of a thread's turn."""
+    if BITS == 8:
+        upper = dot_of_bytes(w, uppers[turn], none, ASM)
+        lower = dot_of_bytes(w, lowers[turn], none, ASM)
+    else:
+        first, second = nibbles(w, ASM)
+        upper = dot_of_bytes(first, uppers[2 * turn], none, ASM)
+        upper = dot_of_bytes(second, uppers[2 * turn + 1], upper, ASM)
+        lower = dot_of_bytes(first, lowers[2 * turn], none, ASM)
+        lower = dot_of_bytes(second, lowers[2 * turn + 1], lower, ASM)
+    return _joined(upper, lower)
+
+
+@triton.jit
+def _joined(upper, lower):
     return (tl.sum(upper, 1) * 256 + tl.sum(lower, 1)).to(tl.float32)
 
 
@@ -197,38 +240,39 @@ def _weights(
     words_ptr,
     scale_ptr,
     zero_ptr,
-    line,
+    block,
+    outs,
     word,
     part,
     SIZE: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     ZERO: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    LINES: tl.constexpr,
+    TURNS: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
-    """Of every row [parts, 4] words, read once and not kept in the caches, and of 4-bit codes [parts] scales and zero
-    points or shifts."""
+    """Of every row of a block and every turn [parts, 4] words, read once and not kept in the caches, and of 4-bit codes
+    [parts] scales and zero points or shifts. A tensor each: so all have the layout of the activations they meet."""
     ROW: tl.constexpr = (SIZE + 127) // 128 * 4 * BITS
     GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
     w = ()
     scale = ()
     zero = ()
-    for n in tl.static_range(len(line)):
-        w += (tl.load(words_ptr + line[n] * ROW + word, mask=word < ROW, other=0, eviction_policy="evict_first"),)
-    if BITS == 4:
-        group = part // (GROUP // 32)
-        for n in tl.static_range(len(line)):
-            scale += (tl.load(scale_ptr + line[n] * GROUPS + group, mask=group < GROUPS, other=0.0),)
-            if ZERO > 0:
-                zero += (tl.load(zero_ptr + line[n] * GROUPS + group, mask=group < GROUPS, other=0),)
+    for n in tl.static_range(LINES):
+        row = tl.minimum(block * BLOCK_N + n % BLOCK_N, outs - 1).to(tl.int64)
+        if n >= BLOCK_N:
+            row += outs
+        for turn in tl.static_range(TURNS):
+            at = turn * PARTS * 4 + word
+            group = (turn * PARTS + part) // (GROUP // 32)
+            if ROW % (PARTS * 4) == 0:
+                w += (tl.load(words_ptr + row * ROW + at, eviction_policy="evict_first"),)
+            else:
+                w += (tl.load(words_ptr + row * ROW + at, mask=at < ROW, other=0, eviction_policy="evict_first"),)
+            if BITS == 4:
+                scale += (tl.load(scale_ptr + row * GROUPS + group, mask=group < GROUPS, other=0.0),)
+                if ZERO > 0:
+                    zero += (tl.load(zero_ptr + row * GROUPS + group, mask=group < GROUPS, other=0),)
     return w, scale, zero
-
-
-@triton.jit
-def _runs(pairs_ptr, word, SIZE: tl.constexpr, BITS: tl.constexpr):
-    """Of the columns that the codes of a word belong to, the pairs of neighbours."""
-    PER_BLOCK: tl.constexpr = 4 * BITS  # words
-    found = ()
-    for q in tl.static_range(16 // BITS):
-        at = word // PER_BLOCK * 64 + q * PER_BLOCK + word % PER_BLOCK
-        found += (tl.load(pairs_ptr + at, mask=at < SIZE // 2, other=0),)
-    return found

@@ -1,13 +1,14 @@
 """Skinny linear by int4 or int8 weights on whole-number tensor cores: up to 16 rows, as digits of two bytes a number.
 
-Grid: one program a block of BLOCK_N output features, over all of the input. Tiles of codes stream through shared memory
-into the tensor cores, 8-bit ones as they are, 4-bit ones after a mask (the lower halves of bytes meet the digits of one
-half of a block's columns, the upper ones those of the other): no weight becomes a float. The narrow operand are the
-rows' digits (row_digits.py), two columns a row, which the norm before the product has gone into. Sums are exact in
-int32, over the whole input or over a group, whose scale is applied in float32; what zero points and shifts add is one
-small product of those planes with the sums of digits. SLICES neighbouring pieces of the input a turn are each
-multiplied by warps of their own. What stands around the product is as in linear_tile.py. Bound by reading the codes
-once.
+Grid: a block of BLOCK_N rows of the weight (if it is gated, half of them gates and half what they gate), a block of
+BLOCK_T rows of activations, a part of the input (linear_split.py). Tiles of codes stream through shared memory into the
+tensor cores, 8-bit ones as they are, 4-bit ones after a mask (the lower halves of bytes meet the digits of one half of
+a block's columns, the upper ones those of the other): no weight becomes a float. The narrow operand are the rows'
+digits (row_digits.py), two columns a row, which the norm before the product has gone into. Sums are exact in int32,
+over the whole input or over a group, whose scale is applied in float32; what zero points and shifts add is one small
+product of those planes with the sums of digits. SLICES neighbouring pieces of the input a turn are each multiplied by
+warps of their own. What stands around the product is as in linear_tile.py. Bound by reading the codes once, and where
+programs take few rows of the weight by reading the digits again for each.
 """
 
 # A kernel's tuples grow while it is compiled, which types do not follow.
@@ -22,6 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.kernels.dependent_launch import prefetch_lines
 from octavo.kernels.digit_number import nibbles
 from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.linear_split import summed_by_last
 
 
 @triton.jit(do_not_specialize=["rows", "outs"])
@@ -36,6 +38,8 @@ def digit_tile_kernel(
     residual_ptr,
     out_ptr,
     ids_ptr,
+    partial_ptr,
+    tickets_ptr,
     rows,
     outs,
     SIZE: tl.constexpr,
@@ -49,6 +53,7 @@ def digit_tile_kernel(
     BLOCKS_A_TURN: tl.constexpr,
     STAGES: tl.constexpr,
     SLICES: tl.constexpr,
+    SPLIT: tl.constexpr,
     FIRST: tl.constexpr,
     PAIRED: tl.constexpr,
     BIAS: tl.constexpr,
@@ -60,29 +65,35 @@ def digit_tile_kernel(
 ):
     """digits int8 [2 rows, blocks * 128], step and sums as in RowDigits; codes int8 [outs, blocks * 16 * BITS], or of
     2 outs = gate | up if ACT >= 0; scale [outs, groups] (of int8 [outs, 1]), GROUP a multiple of 128; residual, out
-    [rows, outs]. OFFSET, ZERO as in quant_tile.py, BEST as in linear_epilogue.py.
+    [rows, outs]. OFFSET, ZERO as in quant_tile.py, BEST as in linear_epilogue.py, SPLIT, partial and tickets as in
+    linear_split.py.
 
     A slice takes BLOCKS_A_TURN blocks of 128 columns of int8 codes a turn, one of int4, or two if PAIRED: then scales
     are loaded in words of two. SPAN is the number of blocks rounded up to a power of 2. FIRST: so many bytes of each
     row of codes are asked for before the kernel that makes the digits has ended.
     """
-    LINES: tl.constexpr = 2 if ACT >= 0 else 1
+    GATED: tl.constexpr = ACT >= 0
+    OUTS: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
     ROW: tl.constexpr = BLOCKS * 16 * BITS  # bytes of codes
     PIECE: tl.constexpr = 128 * BLOCKS_A_TURN if BITS == 8 else 64  # of which a product takes so many
-    HALVES: tl.constexpr = 8 // BITS
     REPEATS: tl.constexpr = 2 if PAIRED else 1
     WIDTH: tl.constexpr = BLOCKS_A_TURN if BITS == 8 else REPEATS  # blocks of a slice's turn
     COLUMNS: tl.constexpr = 2 * BLOCK_T
     GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
     EVEN: tl.constexpr = BLOCKS % (WIDTH * SLICES) == 0
     TURNS: tl.constexpr = (BLOCKS + WIDTH * SLICES - 1) // (WIDTH * SLICES)
-    SHIFTED: tl.constexpr = BITS == 4
-    first = tl.program_id(0) * BLOCK_N
-    n = first + tl.arange(0, BLOCK_N)
+    EACH: tl.constexpr = (TURNS + SPLIT - 1) // SPLIT
+    begin = tl.program_id(2) * EACH
+    end = tl.minimum(begin + EACH, TURNS)
+    first = tl.program_id(0) * OUTS
+    n = first + tl.arange(0, OUTS)
+    line = tl.arange(0, BLOCK_N)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     column = tl.minimum(tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS), 2 * rows - 1)
-    row = tl.minimum(n, outs - 1).to(tl.int64)
+    row = tl.minimum(first + line % OUTS, outs - 1).to(tl.int64)
+    if GATED:
+        row += line // OUTS * outs
     byte = tl.arange(0, PIECE)
     block = tl.arange(0, SPAN)
     if SLICES > 1:
@@ -94,7 +105,7 @@ def digit_tile_kernel(
         scale_row = row[None, :]
         group_piece = slice_[:, None]
         zeros = tl.zeros((SLICES, BLOCK_N, COLUMNS), tl.int32)
-        sum_ = tl.zeros((SLICES, BLOCK_N, COLUMNS), tl.int32 if BITS == 8 else tl.float32)
+        sums = tl.zeros((SLICES, BLOCK_N, COLUMNS), tl.int32 if BITS == 8 else tl.float32)
     else:
         piece = 0
         byte = byte[None, :]
@@ -103,115 +114,95 @@ def digit_tile_kernel(
         scale_row = row
         group_piece = tl.zeros((1,), tl.int32)
         zeros = tl.zeros((BLOCK_N, COLUMNS), tl.int32)
-        sum_ = tl.zeros((BLOCK_N, COLUMNS), tl.int32 if BITS == 8 else tl.float32)
+        sums = tl.zeros((BLOCK_N, COLUMNS), tl.int32 if BITS == 8 else tl.float32)
     # what no kernel of the step writes is asked for before the kernel that makes the digits has ended
-    sums = ()
-    code_line = ()
-    scale_line = ()
-    scale = ()
-    shift = ()
-    bias = ()
-    for i in tl.static_range(LINES):
-        sums += (sum_,)
-        code_line += ((code_row + i * outs) * ROW,)
-        scale_line += ((scale_row + i * outs) * GROUPS,)
-        if BITS == 8:
-            scale += (tl.load(scale_ptr + row + i * outs),)
-        else:
-            if not PAIRED:
-                scale += (_scales(scale_ptr, scale_line[i], group_piece, GROUP, GROUPS),)
-            shift += (_shifts(scale_ptr, zero_ptr, row + i * outs, block, SIZE, GROUP, OFFSET, ZERO),)
-        if BIAS:
-            bias += (tl.load(bias_ptr + row + i * outs),)
+    if BITS == 8:
+        scale = tl.load(scale_ptr + row)
+    else:
+        shift = _shifts(scale_ptr, zero_ptr, row, block, SIZE, GROUP, OFFSET, ZERO)
+        if not PAIRED:
+            scale = _scales(scale_ptr, scale_row, begin * SLICES + group_piece, GROUP, GROUPS)
+    if BIAS:
+        bias = tl.load(bias_ptr + row)
     if EARLY:
         if FIRST > 0:
-            ahead = tl.minimum(tl.arange(0, FIRST // 128) * 128, ROW - 1)
-            for i in tl.static_range(LINES):
-                prefetch_lines(codes_ptr + (row + i * outs)[:, None] * ROW + ahead[None, :])
+            ahead = begin * (WIDTH * SLICES * 16 * BITS) + tl.arange(0, FIRST // 128) * 128
+            prefetch_lines(codes_ptr + row[:, None] * ROW + tl.minimum(ahead, ROW - 1)[None, :])
         gdc_wait()
         gdc_launch_dependents()
     if RESIDUAL:
         residual_at = residual_ptr + t[:, None] * outs + n[None, :]
         residual = tl.load(residual_at, mask=(t < rows)[:, None] & (n < outs)[None, :], other=0.0)
     pair_ptr = scale_ptr.to(tl.pointer_type(tl.int32), bitcast=True) if PAIRED else scale_ptr
-    for turn in tl.range(0, TURNS, num_stages=STAGES):
-        pairs = ()
+    for turn in tl.range(begin, end, num_stages=STAGES):
         if PAIRED:
-            for i in tl.static_range(LINES):
-                pairs += (tl.load(pair_ptr + scale_line[i] // 2 + turn * SLICES + group_piece),)
+            pairs = tl.load(pair_ptr + scale_row * (GROUPS // 2) + turn * SLICES + group_piece)
         for repeat in tl.static_range(REPEATS):
             at = (turn * SLICES + piece) * WIDTH + repeat  # the first block
-            x = ()
-            for half in tl.static_range(HALVES):
-                each = _piece(digits_ptr + x_at, at * 128 + half * 64 + byte, BLOCKS * 128, EVEN)
-                x += (each.permute(0, 2, 1) if SLICES > 1 else each.T,)
-            more = ()
-            next_scale = ()
-            for i in tl.static_range(LINES):
-                w = _codes(codes_ptr + code_line[i], at * (16 * BITS) + byte, ROW, EVEN)
-                if BITS == 8:
-                    more += (tl.dot(w, x[0], sums[i], out_dtype=tl.int32),)
+            w = _codes(codes_ptr + code_row * ROW, at * (16 * BITS) + byte, ROW, EVEN)
+            x = _digits(digits_ptr + x_at, at * 128 + byte, BLOCKS * 128, SLICES, EVEN)
+            if BITS == 8:
+                sums = tl.dot(w, x, sums, out_dtype=tl.int32)
+            else:
+                low, high = nibbles(w, ASM)
+                part = tl.dot(low, x, zeros, out_dtype=tl.int32)
+                x = _digits(digits_ptr + x_at, at * 128 + 64 + byte, BLOCKS * 128, SLICES, EVEN)
+                part = tl.dot(high, x, part, out_dtype=tl.int32)
+                if PAIRED:
+                    its = _of_pair(pairs, repeat, scale_ptr.dtype.element_ty)
                 else:
-                    low, high = nibbles(w, ASM)
-                    part = tl.dot(low, x[0], zeros, out_dtype=tl.int32)
-                    part = tl.dot(high, x[1], part, out_dtype=tl.int32)
-                    if PAIRED:
-                        its = _of_pair(pairs[i], repeat, scale_ptr.dtype.element_ty)
-                    else:
-                        its = scale[i].to(tl.float32)
-                        # loads of so few bytes are not put into shared memory ahead: they are under way in registers
-                        ahead_piece = (turn + 1) * SLICES + group_piece
-                        next_scale += (_scales(scale_ptr, scale_line[i], ahead_piece, GROUP, GROUPS),)
-                    more += (sums[i] + part.to(tl.float32) * tl.expand_dims(its, len(its.shape)),)
-            sums = more
-            if BITS == 4 and not PAIRED:
-                scale = next_scale
-    # how much a digit of a column counts
-    count = tl.where(tl.arange(0, COLUMNS) % 2 == 0, 256.0, 1.0) * tl.load(step_ptr + column // 2)
-    if SHIFTED:
+                    its = scale.to(tl.float32)
+                    # loads of so few bytes are not put into shared memory ahead: they are under way in registers
+                    scale = _scales(scale_ptr, scale_row, (turn + 1) * SLICES + group_piece, GROUP, GROUPS)
+                sums += part.to(tl.float32) * tl.expand_dims(its, len(its.shape))
+    y = (tl.sum(sums, 0) if SLICES > 1 else sums).to(tl.float32)
+    if BITS == 8:
+        y *= scale.to(tl.float32)[:, None]
+    else:
+        mine = (block >= begin * (WIDTH * SLICES)) & (block < tl.minimum(end * (WIDTH * SLICES), BLOCKS))
         sums_at = sums_ptr + column[None, :] * (2 * BLOCKS) + block[:, None]
-        there = (block < BLOCKS)[:, None]
-        first_sums = tl.load(sums_at, mask=there, other=0.0)
-        second_sums = tl.load(sums_at + BLOCKS, mask=there, other=0.0)
-    outputs = ()
-    for i in tl.static_range(LINES):
-        y = (tl.sum(sums[i], 0) if SLICES > 1 else sums[i]).to(tl.float32)
-        if BITS == 8:
-            y *= scale[i].to(tl.float32)[:, None]
-        else:
-            y += _shifted(shift[i], first_sums, second_sums, ASM)
-        outputs += (tl.sum((y * count[None, :]).reshape(BLOCK_N, BLOCK_T, 2), 2).T,)
-    y = outputs[0]
-    u = outputs[LINES - 1]
+        first_sums = tl.load(sums_at, mask=mine[:, None], other=0.0)
+        second_sums = tl.load(sums_at + BLOCKS, mask=mine[:, None], other=0.0)
+        y += _shifted(shift, first_sums, second_sums, ASM)
+    # how much a digit of a column counts
+    y *= (tl.where(tl.arange(0, COLUMNS) % 2 == 0, 256.0, 1.0) * tl.load(step_ptr + column // 2))[None, :]
+    y = tl.sum(y.reshape(BLOCK_N, BLOCK_T, 2), 2).T
+    if SPLIT > 1:
+        y, _, last = summed_by_last(y, y, partial_ptr, tickets_ptr, 1, SPLIT)
+        if not last:
+            return
+    if BIAS:
+        y += bias.to(tl.float32)[None, :]
+    u = y
+    if GATED:
+        y, u = tl.split(y.reshape(BLOCK_T, 2, OUTS).permute(0, 2, 1))
     store_tile(
-        y, u, step_ptr, bias[0] if BIAS else y, bias[LINES - 1] if BIAS else y, residual if RESIDUAL else y,
-        out_ptr, ids_ptr, step_ptr, out_ptr, step_ptr,
+        y, u, step_ptr, y, y, residual if RESIDUAL else y, out_ptr, ids_ptr, step_ptr, out_ptr, step_ptr,
         rows, outs, 0, 0.0, first, tl.program_id(0), tl.num_programs(0),
-        SIZE, BLOCK_T, BLOCK_N, 0, BIAS, RESIDUAL, False, ACT, BEST,
+        SIZE, BLOCK_T, OUTS, 0, False, RESIDUAL, False, ACT, BEST,
     )  # fmt: skip
 
 
 @triton.jit
-def _piece(pointer, at, ROW: tl.constexpr, EVEN: tl.constexpr):
-    """The bytes `at` of a row; 0 beyond it, where an EVEN walk never comes."""
-    if EVEN:
-        return tl.load(pointer + at)
-    return tl.load(pointer + at, mask=at < ROW, other=0)
+def _digits(pointer, at, ROW: tl.constexpr, SLICES: tl.constexpr, EVEN: tl.constexpr):
+    """The digits `at` of a row as the narrow operand; 0 beyond it, where an EVEN walk never comes."""
+    found = tl.load(pointer + at) if EVEN else tl.load(pointer + at, mask=at < ROW, other=0)
+    return found.permute(0, 2, 1) if SLICES > 1 else found.T
 
 
 @triton.jit
 def _codes(pointer, at, ROW: tl.constexpr, EVEN: tl.constexpr):
-    """The same of codes, which nobody reads again."""
+    """The bytes `at` of a row of codes, which nobody reads again."""
     if EVEN:
         return tl.load(pointer + at, eviction_policy="evict_first")
     return tl.load(pointer + at, mask=at < ROW, other=0, eviction_policy="evict_first")
 
 
 @triton.jit
-def _scales(scale_ptr, line, block, GROUP: tl.constexpr, GROUPS: tl.constexpr):
+def _scales(scale_ptr, row, block, GROUP: tl.constexpr, GROUPS: tl.constexpr):
     """Of every row what belongs to the groups of some blocks."""
     group = block // (GROUP // 128)
-    return tl.load(scale_ptr + line + group, mask=group < GROUPS, other=0.0)
+    return tl.load(scale_ptr + row * GROUPS + group, mask=group < GROUPS, other=0.0)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import device_traits
-from octavo.kernels.linear_tiles import DigitTile, DotTile, GemvTile
+from octavo.kernels.linear_tiles import DotTile, Tile
 from octavo.kernels.quant_linear import coded_tile
 from octavo.kernels.quant_weight import CodedWeight
 from octavo.kernels.sampling import argmax_reference
@@ -33,10 +33,7 @@ def head_argmax_reference(hidden: Tensor, weight: Tensor, bias: Tensor | None = 
 
 
 def head_argmax(
-    hidden: Tensor,
-    weight: Tensor | CodedWeight,
-    bias: Tensor | None = None,
-    tile: GemvTile | DotTile | DigitTile | None = None,
+    hidden: Tensor, weight: Tensor | CodedWeight, bias: Tensor | None = None, tile: Tile | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `head_argmax_reference` for the rows that `skinny_linear` takes, dense ones."""
     rows, size = hidden.shape

@@ -31,15 +31,45 @@ def store_row(
     ACT: tl.constexpr,
     BEST: tl.constexpr,
 ):
-    """Row t of a block of outputs from its sums y [BLOCK_N] (and u, those of the up half, if ACT >= 0). NORM divides by
-    the root of the mean of `square` [columns] summed. BEST keeps only the block's highest value and its lowest index,
-    NaN if there is one."""
+    """Row t of the program's block of outputs from its sums y [BLOCK_N] (and u, those of the up half, if ACT >= 0).
+    NORM divides by the root of the mean of `square` [columns] summed; BEST as in `store_block`."""
+    inverse = 1.0
+    if NORM:
+        inverse = tl.rsqrt(tl.sum(square, 0) / SIZE + eps)
+    store_block(
+        y, u, inverse, bias, up_bias, residual, out_ptr, ids_ptr, outs, tl.program_id(0), tl.num_programs(0),
+        t, BLOCK_N, NORM, BIAS, RESIDUAL, ACT, BEST,
+    )  # fmt: skip
+
+
+@triton.jit
+def store_block(
+    y,
+    u,
+    inverse,
+    bias,
+    up_bias,
+    residual,
+    out_ptr,
+    ids_ptr,
+    outs,
+    block,
+    blocks,
+    t: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    NORM: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    BEST: tl.constexpr,
+):
+    """Row t of the block-th of so many blocks of outputs, its sums multiplied by `inverse` if NORM. BEST keeps only the
+    block's highest value and its lowest index, NaN if there is one."""
     GATED: tl.constexpr = ACT >= 0
-    first = tl.program_id(0) * BLOCK_N
+    first = block * BLOCK_N
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
     if NORM:
-        inverse = tl.rsqrt(tl.sum(square, 0) / SIZE + eps)
         y *= inverse
         if GATED:
             u *= inverse
@@ -56,7 +86,7 @@ def store_row(
         broken = tl.max((y != y).to(tl.int32), 0)
         y = tl.where(y == y, y, float("-inf"))
         best, index = tl.max(y, 0, return_indices=True, return_indices_tie_break_left=True)
-        at = t * tl.num_programs(0) + tl.program_id(0)
+        at = t * blocks + block
         tl.store(out_ptr + at, tl.where(broken > 0, float("nan"), best))
         tl.store(ids_ptr + at, tl.minimum(first + index, outs - 1))
     else:

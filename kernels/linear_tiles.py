@@ -14,13 +14,11 @@ MAX_BLOCKS = 4096  # of a launch whose programs share blocks
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """A launch of `gemv_kernel` or `quant_gemv_kernel`, or if `digits` of `digit_gemv_kernel` (one row), or if
-    `float8` of `float8_gemv_kernel`."""
+    """A launch of `gemv_kernel` or `quant_gemv_kernel`, or if `float8` of `float8_gemv_kernel`."""
 
     block_n: int
     block_k: int
     warps: int
-    digits: bool = False
     float8: bool = False
 
 
@@ -50,11 +48,23 @@ class DotTile:
 
 
 @dataclass(frozen=True, slots=True)
+class DigitRowTile:
+    """A launch of `digit_gemv_kernel` (one row): at most `programs`, each of which takes blocks of `block_n` outputs in
+    turn, with `ahead` loading the next one's codes while it computes one."""
+
+    block_n: int
+    warps: int
+    programs: int
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DigitTile:
     """A launch of `digit_tile_kernel`, after one that makes digits of its rows.
 
-    Rows are padded to `block_t`; a turn takes `slices` pieces of the input, of int8 codes `blocks` blocks of 128
-    columns each. `first` bytes of each row of codes are asked for before the digits are there.
+    Rows are padded to `block_t`; a program takes `block_n` rows of the weight and one of `split` parts of the input, a
+    turn `slices` pieces of it, of int8 codes `blocks` blocks of 128 columns each. `first` bytes of each row of codes
+    are asked for before the digits are there.
     """
 
     block_t: int
@@ -62,11 +72,17 @@ class DigitTile:
     stages: int
     warps: int
     slices: int = 1
+    split: int = 1
     blocks: int = 1
     first: int = 0
 
 
-def handed_in(device: torch.device, tile: DotTile, outs: int, rows: int, gated: bool) -> tuple[Tensor, Tensor]:
+Tile = GemvTile | DotTile | DigitRowTile | DigitTile
+
+
+def handed_in(
+    device: torch.device, tile: DotTile | DigitTile, outs: int, rows: int, gated: bool
+) -> tuple[Tensor, Tensor]:
     """What programs that share a block of outputs hand in, and the tickets that tell which of them is last.
 
     A device has one set of tickets, so such launches must follow one another on one stream.

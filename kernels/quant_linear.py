@@ -14,11 +14,11 @@ import triton
 from torch import Tensor
 
 from octavo.kernels.device import DeviceTraits
-from octavo.kernels.digit_linear import digit_gemv_tile, digit_tile, suits_digits
+from octavo.kernels.digit_linear import digit_row_tile, digit_tile, suits_digits
 from octavo.kernels.float8_linear import choose_float8, launch_float8, suits_float8, takes_float8
 from octavo.kernels.gguf_linear import block_tile, launch_blocks
 from octavo.kernels.gguf_weight import BlockWeight
-from octavo.kernels.linear_tiles import DigitTile, DotTile, GemvTile, handed_in
+from octavo.kernels.linear_tiles import DotTile, GemvTile, Tile, handed_in
 from octavo.kernels.quant_gemv import quant_gemv_kernel
 from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, INT8_WORD_PAIRS, INT8_WORDS
 from octavo.kernels.quant_tile import quant_tile_kernel
@@ -97,7 +97,7 @@ def launch_low_bits(
 
 def coded_tile(
     weight: CodedWeight, rows: int, gated: bool, traits: DeviceTraits, dtype: torch.dtype = torch.bfloat16
-) -> GemvTile | DotTile | DigitTile:
+) -> Tile:
     """The kernel and tile for a product of activations in a type with a weight on a device with these figures.
 
     Measured on an H200 with an 8B layer's products in their order: digits are faster for one row (int4 44 against 53
@@ -110,7 +110,7 @@ def coded_tile(
     outs = outs // 2 if gated else outs
     if suits_digits(weight, traits):
         if rows == 1:
-            return digit_gemv_tile(weight.code, outs, size, gated, traits)
+            return digit_row_tile(weight.code, outs, size, gated, traits)
         if rows <= 16 and weight.code == "int4" and dtype == torch.bfloat16:
             return digit_tile(rows, outs, size, gated, traits)
     if weight.code == "e4m3" and suits_float8(rows, size, traits):

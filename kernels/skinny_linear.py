@@ -25,7 +25,7 @@ from octavo.kernels.digit_linear import launch_digits
 from octavo.kernels.float8_linear import takes_float8
 from octavo.kernels.linear_gemv import gemv_kernel
 from octavo.kernels.linear_tile import tile_kernel
-from octavo.kernels.linear_tiles import DigitTile, DotTile, GemvTile
+from octavo.kernels.linear_tiles import DigitRowTile, DigitTile, DotTile, GemvTile, Tile
 from octavo.kernels.quant_linear import code_of, coded_tile, launch_low_bits
 from octavo.kernels.quant_number import PLAIN
 from octavo.kernels.quant_weight import CodedWeight, coded_reference
@@ -85,7 +85,7 @@ def skinny_linear(
     act: str | None = None,
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
-    tile: GemvTile | DotTile | DigitTile | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
     """As `skinny_linear_reference` for 1 to 16 rows, or 64 of weights in codes, all of it dense; `out` may be the
     residual itself.
@@ -108,7 +108,7 @@ def skinny_linear_add(
     bias: Tensor | None,
     stream: Tensor,
     next_norm: Tensor | None,
-    tile: GemvTile | DotTile | DigitTile | None = None,
+    tile: Tile | None = None,
 ) -> Normed | None:
     """Adds a product to the residual stream [T, out] in place, and prepares the norm that follows, if it is given and
     tensor cores compute this product (else the next one, so computed too, does it itself)."""
@@ -130,7 +130,7 @@ def launch(
     bias: Tensor | None,
     residual: Tensor | None,
     out: Tensor,
-    tile: GemvTile | DotTile | DigitTile,
+    tile: Tile,
     *,
     norm: Tensor | None = None,
     squares: Tensor | None = None,
@@ -164,15 +164,14 @@ def launch(
     parts = 0 if squares is None else squares.shape[1]
     nexts = (x, x, x) if normed is None else (next_norm, normed.x, normed.squares)
     if isinstance(weight, CodedWeight):
-        digits = isinstance(tile, DigitTile) or (isinstance(tile, GemvTile) and tile.digits)
         words = weight.code not in ("int8", "e4m3") or (isinstance(tile, DotTile) and tile.wide)
-        if digits or words or takes_float8(tile):
+        if isinstance(tile, DigitRowTile | DigitTile) or words or takes_float8(tile):
             around = {
                 "bias": bias_or_x, "residual": residual_or_x, "ids": ids_or_x, "norm": norm, "eps": eps,
                 "squares": squares_or_x, "parts": parts, "next": normed is not None,
                 "next_norm": nexts[0], "next_x": nexts[1], "next_squares": nexts[2],
             }  # fmt: skip
-            if isinstance(tile, DigitTile) or (isinstance(tile, GemvTile) and tile.digits):
+            if isinstance(tile, DigitRowTile | DigitTile):
                 launch_digits(x, weight, out, tile, around, options)
             else:
                 launch_low_bits(x, weight, out, tile, around, options)
@@ -184,7 +183,7 @@ def launch(
     else:
         codes, scale = weight, x
         options["CODE"] = PLAIN
-    assert not isinstance(tile, DigitTile)
+    assert not isinstance(tile, DigitRowTile | DigitTile)
     options["BLOCK_K"] = tile.block_k
     if isinstance(tile, GemvTile):
         gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
@@ -199,7 +198,7 @@ def launch(
     )  # fmt: skip
 
 
-def _tile_for(x: Tensor, weight: Tensor | CodedWeight, outs: int, gated: bool) -> GemvTile | DotTile | DigitTile:
+def _tile_for(x: Tensor, weight: Tensor | CodedWeight, outs: int, gated: bool) -> Tile:
     rows, size = x.shape
     traits = device_traits(x.device)
     if isinstance(weight, CodedWeight):

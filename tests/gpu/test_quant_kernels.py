@@ -14,7 +14,7 @@ from octavo.engine.quant.dynamic import has_float8_units
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import choose
 from octavo.kernels.device import device_traits
-from octavo.kernels.digit_linear import digit_gemv_tile, digit_tile, suits_digits
+from octavo.kernels.digit_linear import digit_row_tile, digit_tile, suits_digits
 from octavo.kernels.head_argmax import head_argmax
 from octavo.kernels.linear_tiles import tickets_of
 from octavo.kernels.quant_decode import decode
@@ -213,7 +213,7 @@ def test_digits_are_as_exact_as_products_in_bfloat16(name, rows, large):
     torch.cuda.synchronize()
     exact = x.double() @ coded_reference(weight, torch.float64).T
     plain = choose_coded_tile(weight.code, weight.group, rows, outs, size, False, traits)
-    one_row = digit_gemv_tile(weight.code, outs, size, False, traits)
+    one_row = digit_row_tile(weight.code, outs, size, False, traits)
     digits = one_row if rows == 1 else digit_tile(rows, outs, size, False, traits)
     assert suits_digits(weight, traits)
     before, after = (error(skinny_linear(x, weight, tile=tile), exact) for tile in (plain, digits))

@@ -6,7 +6,7 @@ from kernel_cases import assert_as_good_as_torch
 
 from octavo.kernels.compile_all import TARGETS
 from octavo.kernels.head_argmax import head_argmax, head_argmax_reference
-from octavo.kernels.linear_tiles import DigitTile, DotTile, GemvTile
+from octavo.kernels.linear_tiles import DigitRowTile, DigitTile, DotTile, tickets_of
 from octavo.kernels.quant_linear import coded_tile
 from octavo.kernels.quant_weight import CodedWeight, coded_reference, interleave_bytes, interleave_codes
 from octavo.kernels.row_digits import row_digits
@@ -14,7 +14,7 @@ from octavo.kernels.skinny_linear import folds_norm, skinny_linear, skinny_linea
 
 EPS = 1e-5
 KINDS = [("offset", 128), ("zero", 128), ("shift", 256), ("shift", 0), ("int8", 0)]
-ONE_ROW = GemvTile(4, 1024, 1, digits=True)
+ONE_ROW = DigitRowTile(4, 1, 2)
 SLICED = DigitTile(4, 16, 2, 2, slices=2)
 
 
@@ -82,18 +82,18 @@ def test_one_row_with_all_that_stands_around(kind, group):
 @pytest.mark.parametrize("kind", ["shift", "int8"])
 def test_one_row_longer_than_a_turn_and_norms_in_float32(kind):
     weight = weight_of(kind, 10, 1352, dtype=torch.bfloat16)
-    tile = GemvTile(8, 1024, 1, digits=True)
-    check(weight, 1, tile, torch.bfloat16, norm=torch.float32, residual=True)
+    check(weight, 1, DigitRowTile(8, 1, 1, ahead=True), torch.bfloat16, norm=torch.float32, residual=True)
 
 
 @pytest.mark.parametrize(("kind", "group"), KINDS)
 @pytest.mark.parametrize(
     ("rows", "tile"),
-    [(3, SLICED), (11, DigitTile(8, 32, 2, 4, blocks=2))],
-    ids=["sliced", "whole"],
+    [(3, SLICED), (11, DigitTile(8, 32, 2, 4, split=2, blocks=2))],
+    ids=["sliced", "shared"],
 )
 def test_more_rows_with_all_that_stands_around(rows, tile, kind, group):
     check(weight_of(kind, 42, 392, group), rows, tile, bias=True, residual=True, norm=torch.float16)
+    assert not tickets_of(torch.device("cpu")).any()
 
 
 @pytest.mark.parametrize("kind", ["shift", "zero", "int8"])
@@ -145,11 +145,11 @@ def test_digits_are_taken_where_they_were_faster_and_as_exact():
 
     for traits in TARGETS.values():
         for kind in ("shift", "int8"):
-            assert getattr(tile(kind, 1, traits), "digits", False) == traits.tensor_cores
+            assert isinstance(tile(kind, 1, traits), DigitRowTile) == traits.tensor_cores
         assert isinstance(tile("shift", 8, traits), DigitTile) == traits.tensor_cores
         assert isinstance(tile("shift", 8, traits, dtype=torch.float16), DotTile)
         assert isinstance(tile("int8", 8, traits), DotTile)
-        assert not getattr(tile("shift", 1, traits, group=64), "digits", False)
+        assert not isinstance(tile("shift", 1, traits, group=64), DigitRowTile)
     weight = weight_of("shift", 64, 256)
     assert folds_norm(torch.randn(1, 256).half(), weight, False)
     assert folds_norm(torch.randn(2, 256).bfloat16(), weight, False)
