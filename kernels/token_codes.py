@@ -66,10 +66,27 @@ def _round_kernel(x_ptr, codes_ptr, scales_ptr, SIZE: tl.constexpr, BLOCK: tl.co
     for begin in range(0, SIZE, BLOCK):
         inside = begin + col < SIZE
         x = tl.load(x_ptr + token * SIZE + begin + col, mask=inside, other=0.0).to(tl.float32)
-        y = tl.minimum(tl.maximum(x / scale, -LARGEST), LARGEST)
-        if codes_ptr.dtype.element_ty == tl.int8:
-            y = (y + 12582912.0) - 12582912.0  # 1.5 * 2^23 leaves no bits behind the point: to the nearest even
-        tl.store(codes_ptr + token * SIZE + begin + col, y.to(codes_ptr.dtype.element_ty), mask=inside)
+        y = code_of(x, scale, codes_ptr.dtype.element_ty, LARGEST)
+        tl.store(codes_ptr + token * SIZE + begin + col, y, mask=inside)
+
+
+@triton.jit
+def store_codes(x, codes, scale_ptr, inside, LARGEST: tl.constexpr):
+    """A token's float32 x [columns], 0 where not `inside`, as codes where `codes` points to, and its scale."""
+    most = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 0)
+    # a token that is no number makes results that are none
+    scale = tl.where(most < float("inf"), tl.maximum(most, 1e-12) / LARGEST, float("nan"))
+    tl.store(scale_ptr, scale)
+    tl.store(codes, code_of(x, scale, codes.dtype.element_ty, LARGEST), mask=inside)
+
+
+@triton.jit
+def code_of(x, scale, kind: tl.constexpr, LARGEST: tl.constexpr):
+    """x / scale to the nearest code."""
+    y = tl.minimum(tl.maximum(x / scale, -LARGEST), LARGEST)
+    if kind == tl.int8:
+        y = (y + 12582912.0) - 12582912.0  # 1.5 * 2^23 leaves no bits behind the point: to the nearest even
+    return y.to(kind)
 
 
 @triton.jit(do_not_specialize=["outs"])

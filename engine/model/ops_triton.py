@@ -9,7 +9,7 @@ from torch import Tensor
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec
 from octavo.engine.attention.triton_backend import Rope, TritonBackend
-from octavo.engine.model import tens_of_rows
+from octavo.engine.model import rounded_rows, tens_of_rows
 from octavo.engine.model.few_rows import FewRows
 from octavo.engine.model.ops import Ops
 from octavo.engine.model.parameters import Weights
@@ -104,6 +104,9 @@ class TritonOps(Ops):
     ) -> tuple[Tensor, Tensor]:
         if delta is None and self._few.takes(hidden, ref):
             return self._few.norm_linear(hidden, weight, eps, ref, None), hidden
+        rounded = rounded_rows.norm_linear(delta, hidden, weight, eps, ref)
+        if rounded is not None:
+            return rounded
         x, hidden = self.norm(delta, hidden, weight, eps)
         return tens_of_rows.linear(x, ref) if tens_of_rows.takes(x, ref) else ref(x), hidden
 
@@ -112,6 +115,9 @@ class TritonOps(Ops):
     ) -> tuple[Tensor, Tensor]:
         if delta is None and self._few.takes(hidden, ref):
             return self._few.norm_linear(hidden, weight, eps, ref, act), hidden
+        rounded = rounded_rows.norm_linear(delta, hidden, weight, eps, ref)
+        if rounded is not None:
+            return self.gated(rounded[0], act), rounded[1]
         x, hidden = self.norm(delta, hidden, weight, eps)
         if act in tens_of_rows.FUSED_ACTIVATIONS and tens_of_rows.takes(x, ref):
             return tens_of_rows.gated(x, ref), hidden

@@ -8,13 +8,16 @@ product costs nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.quant.base import ROW_BUCKETS, Format, LinearSpec, Packed
 from octavo.engine.quant.codes import UnsignedCode
 from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format, LLMInt8Format, has_float8_units
 from octavo.engine.quant.grouped import GroupedFormat
@@ -68,26 +71,52 @@ def decoded(x: Tensor, packed: Packed) -> Tensor:
 
 def whole_numbers(x: Tensor, packed: Packed) -> Tensor:
     """int8 by int8, for 17 rows and more: the library's whole-number sums between two kernels of ours."""
+    return _whole_numbers_of(*round_tokens(x, torch.int8), packed, x.dtype)
+
+
+def _whole_numbers_of(codes: Tensor, scales: Tensor, packed: Packed, dtype: torch.dtype) -> Tensor:
     assert packed.fused is not None
-    codes, scales = round_tokens(x, torch.int8)
     sums = torch._int_mm(codes, packed.fused.codes.t())
-    return scale_sums(sums, scales, packed.fused.scale, packed.bias, x.dtype)
+    return scale_sums(sums, scales, packed.fused.scale, packed.bias, dtype)
 
 
 def eight_bit_floats(x: Tensor, packed: Packed) -> Tensor:
     """E4M3 by E4M3, for any number of rows, on GPUs with FP8 units."""
+    return _eight_bit_floats_of(*round_tokens(x, torch.float8_e4m3fn), packed, x.dtype)
+
+
+def _eight_bit_floats_of(rounded: Tensor, scales: Tensor, packed: Packed, dtype: torch.dtype) -> Tensor:
     codes, scale = packed.planes["codes"], packed.planes["scale"]
-    rounded, scales = round_tokens(x, torch.float8_e4m3fn)
     outs, size = codes.shape
-    if x.shape[0] <= _SHARED_INPUT_ROWS and size >= outs:
+    if rounded.shape[0] <= _SHARED_INPUT_ROWS and size >= outs:
         # only without scales by row do the library's programs share the input of few outputs
-        one = _one(x.device)
+        one = _one(rounded.device)
         sums = torch._scaled_mm(rounded, codes.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-        return scale_sums(sums, scales, scale, packed.bias, x.dtype)
+        return scale_sums(sums, scales, scale, packed.bias, dtype)
     # the library gives bfloat16 for scales by token and output
     y = torch._scaled_mm(rounded, codes.t(), scale_a=scales, scale_b=scale.t(), out_dtype=torch.bfloat16)
-    y = y.to(x.dtype)
+    y = y.to(dtype)
     return y if packed.bias is None else y.add_(packed.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class OfTokens:
+    """A product for activations that are rounded already: `run(codes, scales, packed, dtype)` of codes of a `kind`."""
+
+    kind: torch.dtype
+    run: Callable[[Tensor, Tensor, Packed, torch.dtype], Tensor]
+
+
+_OF_TOKENS = {
+    whole_numbers: OfTokens(torch.int8, _whole_numbers_of),
+    eight_bit_floats: OfTokens(torch.float8_e4m3fn, _eight_bit_floats_of),
+}
+
+
+def of_tokens(packed: Packed, rows: int) -> OfTokens | None:
+    """What multiplies so many rows by a weight, if it rounds them by tokens first."""
+    run = packed.products[bisect_left(ROW_BUCKETS, rows)] if packed.products else None
+    return None if run is None else _OF_TOKENS.get(run)
 
 
 @lru_cache(maxsize=16)

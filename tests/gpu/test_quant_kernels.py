@@ -7,21 +7,25 @@ import torch
 from token_cases import assert_rounded, loud_tokens
 from torch import Tensor
 
+from octavo.engine.model.ops_triton import TritonOps
 from octavo.engine.quant import FORMATS
-from octavo.engine.quant.base import LinearSpec, Packed, Part, multiply
+from octavo.engine.quant.base import LinearSpec, Packed, Part, WeightRef, multiply
 from octavo.engine.quant.codes import FLOAT8, INT8, UnsignedCode
 from octavo.engine.quant.dynamic import has_float8_units
+from octavo.engine.quant.gpu_codes import of_tokens
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import choose
 from octavo.kernels.device import device_traits
 from octavo.kernels.digit_linear import digit_row_tile, digit_tile, suits_digits
 from octavo.kernels.head_argmax import head_argmax
-from octavo.kernels.linear_tiles import tickets_of
+from octavo.kernels.linear_tiles import DotTile, tickets_of
 from octavo.kernels.quant_decode import decode
 from octavo.kernels.quant_linear import choose_coded_tile
 from octavo.kernels.quant_weight import coded_reference
+from octavo.kernels.rms_norm import add_rms_norm
 from octavo.kernels.skinny_linear import folds_norm, skinny_linear, skinny_linear_add, skinny_linear_reference
 from octavo.kernels.token_codes import round_tokens, round_tokens_reference
+from octavo.kernels.token_norm import norm_tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU at hand")]
 
@@ -276,6 +280,64 @@ def test_tokens_are_rounded_as_torch_rounds_them(kind):
     torch.testing.assert_close(scales, expected_scales, rtol=1e-6, atol=0)
     assert float((codes.float() != expected.float()).float().mean()) < 1e-3
     assert_rounded(codes, scales, x)
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+def test_a_norm_and_the_rounding_after_it_in_one_launch_say_what_two_say(kind):
+    if kind == torch.float8_e4m3fn and not has_float8_units(CUDA):
+        pytest.skip("no FP8 units")
+    x, stream = torch.randn(2, 70, 4096, device=CUDA).bfloat16().unbind()
+    weight = torch.rand(4096, device=CUDA).bfloat16()
+    normed, total = add_rms_norm(x.clone(), stream.clone(), weight, EPS)
+    expected, expected_scales = round_tokens(normed, kind)
+    codes, scales, summed = norm_tokens(x, stream, weight, EPS, kind)
+    assert torch.equal(summed, total)
+    torch.testing.assert_close(scales, expected_scales, rtol=4e-3, atol=0)
+    assert float((codes.float() != expected.float()).float().mean()) < 1e-3
+    assert error(codes.float() * scales, normed.double()) < 0.05
+
+
+@pytest.mark.parametrize("rows", [17, 64, 200, 700])
+@pytest.mark.parametrize("name", ["fp8", "int8-dynamic"])
+def test_products_that_round_their_rows_take_the_norm_before_them(name, rows):
+    form, spec, packed = held(name, 2 * 1152, 896)
+    if of_tokens(packed, rows) is None:
+        pytest.skip("rows stay in 16 bits on this device")
+    ops, ref = TritonOps(), WeightRef(spec, form, packed)
+    delta, stream = torch.randn(2, rows, 896, device=CUDA).bfloat16().unbind()
+    norm = torch.rand(896, device=CUDA).bfloat16()
+    total = delta + stream
+    exact = skinny_linear_reference(
+        total.double(), coded_reference(packed.fused, torch.float64), norm=norm.double(), eps=EPS
+    )
+    torch.cuda.synchronize()
+    out, summed = ops.norm_linear(delta.clone(), stream.clone(), norm, EPS, ref)
+    assert torch.equal(summed, total)
+    assert error(out, exact) < 0.04
+    inner, summed = ops.norm_gated(None, total, norm, EPS, ref, "silu")
+    assert torch.equal(summed, total)
+    gate, up = exact.chunk(2, 1)
+    assert error(inner, torch.nn.functional.silu(gate) * up) < 0.06
+
+
+@pytest.mark.parametrize(("rows", "terms"), [(3, 2), (8, 2), (16, 2), (16, 1), (64, 2)])
+@pytest.mark.parametrize("size", [4096, 1040])
+def test_products_by_terms_of_activations_on_fp8_tensor_cores(size, rows, terms):
+    if device_traits(CUDA).capability // 10 != 9:
+        pytest.skip("tiles of compute capability 9.0")
+    weight = held("fp8", 1000, size)[2].fused
+    x = torch.randn(rows, size, device=CUDA).bfloat16()
+    x[:, 7] *= 100
+    torch.cuda.synchronize()
+    tile = DotTile(max(8, 1 << (rows - 1).bit_length()), 64, 128, 4, 4, split=2, terms=terms)
+    out = skinny_linear(x, weight, out_dtype=torch.float32, tile=tile)
+    exact = x.double() @ coded_reference(weight, torch.float64).T
+    # what remains with two terms is what the tensor cores leave away of a turn's sum
+    assert error(out, exact) < (1e-3 if terms == 2 else 0.04)
+    for _ in range(10):
+        assert torch.equal(skinny_linear(x, weight, out_dtype=torch.float32, tile=tile), out)
+    alone = skinny_linear(x[:1], weight, out_dtype=torch.float32, tile=tile)
+    assert torch.equal(alone[0], out[0])
 
 
 def test_sizes_that_the_kernels_do_not_read_fall_back_to_the_reference():
