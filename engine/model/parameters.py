@@ -293,7 +293,7 @@ class _Allocator:
     def run(self, interleaved: bool) -> Weights:
         spec = self.spec
         embed = self.linear("embed", ("embed",), default=PlainFormat())
-        layers = [self.layer(f"layers.{i}.", layer.experts) for i, layer in enumerate(spec.layers)]
+        layers = [self.layer(i, layer.experts) for i, layer in enumerate(spec.layers)]
         norm = self.vector("norm")
         assert norm is not None
         if not spec.tied:
@@ -316,13 +316,20 @@ class _Allocator:
             frozenset(self.formats.held),
         )
 
-    def layer(self, name: str, has_experts: bool) -> LayerWeights:
+    def layer(self, index: int, has_experts: bool) -> LayerWeights:
+        name = f"layers.{index}."
         block = f"{name}moe." if has_experts else f"{name}mlp."
+        last = index == len(self.spec.layers) - 1 and not has_experts
         return LayerWeights(
             qkv=self.group(f"{name}attn.qkv", tuple(f"{name}attn.{part}" for part in "qkv"), self.merged),
             o=self.linear(f"{name}attn.o", (f"{name}attn.o",), role="row"),
             gate_up=self.group(f"{block}gate_up", (f"{block}gate", f"{block}up"), self.merged or has_experts),
-            down=self.linear(f"{block}down", (f"{block}down",), role="row"),
+            down=self.linear(
+                f"{block}down",
+                (f"{block}down",),
+                role="row",
+                default=self.formats.linears.for_last if last else None,
+            ),
             attn_norm=self.vector(f"{name}attn_norm"),
             attn_post_norm=self.vector(f"{name}attn_post_norm"),
             mlp_norm=self.vector(f"{name}mlp_norm"),

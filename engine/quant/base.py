@@ -88,6 +88,7 @@ class Format(ABC):
     shares_embedding: bool = True  # a tied head can be the embedding itself, read by rows
     quantizes: bool = False  # `pack` rounds full-precision weights, which should come as exact as they are stored
     merges: bool = True  # several parts can stand in one linear
+    for_last: Format | None = None  # what holds the last layer's second MLP product better in the same room
     whole_planes: frozenset[str] = frozenset()  # planes that are not one entry a row of the weight
 
     def __eq__(self, other: object) -> bool:

@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo.engine.quant.base import LinearSpec, Packed
+from octavo.engine.quant.base import Format, LinearSpec, Packed
 from octavo.engine.quant.codes import FLOAT8, INT8, Code
 from octavo.engine.quant.grouped import GroupedFormat
 
+_INT8 = GroupedFormat("int8", INT8)
 OUTLIER = 6.0  # activations from this magnitude on are multiplied in full (LLM.int8(), section 3.2)
 _LEAST_ROWS = 17  # torch._int_mm on CUDA takes more than 16
 _EXACT_IN_FLOAT32 = (1 << 24) // (127 * 127)  # products of int8 whose sum float32 still holds exactly
@@ -85,10 +86,18 @@ class LLMInt8Format(GroupedFormat):
 @dataclass(frozen=True)
 class Float8Format(GroupedFormat):
     """E4M3 weights by row. GPUs with FP8 units also get the activations in E4M3, by token; others keep them as they
-    are and multiply with the decoded weights."""
+    are and multiply with the decoded weights.
+
+    The last layer's second MLP product is held in int8: a few of its inputs are loud in every token, so that what is
+    rounded off their weights is nearly the same in every token, and no later layer makes up for it.
+    """
 
     name: str = "fp8"
     code: Code = FLOAT8
+
+    @property
+    def for_last(self) -> Format | None:  # type: ignore[override]
+        return _INT8
 
     def decodes(self, device: torch.device) -> bool:
         return not has_float8_units(device)

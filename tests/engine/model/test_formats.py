@@ -51,7 +51,7 @@ def test_a_rounded_model_says_almost_what_the_exact_one_says(
             assert 0 < error < 0.15
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "nf4"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "nf4", "fp8"])
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_memory_is_known_before_anything_is_loaded(
     memory_checkpoint: Callable[..., Any], quantization: str, family: str
@@ -65,11 +65,23 @@ def test_memory_is_known_before_anything_is_loaded(
     assert weight_bytes(formats, spec, torch.float32) == model.weight_bytes - small
 
 
+def test_the_last_product_that_adds_to_the_stream_has_finer_steps_than_fp8(
+    memory_checkpoint: Callable[..., Any],
+) -> None:
+    layers = build(memory_checkpoint(), quantization="fp8").weights.layers
+    assert [layer.down.format.name for layer in layers] == ["fp8"] * (len(layers) - 1) + ["int8"]
+    assert {ref.format.name for layer in layers for ref in (*layer.qkv, layer.o, *layer.gate_up)} == {"fp8"}
+    experts = memory_checkpoint(
+        model_type="qwen3_moe", moe_intermediate_size=32, num_experts=3, num_experts_per_tok=2, head_dim=8
+    )
+    assert {layer.down.format.name for layer in build(experts, quantization="fp8").weights.layers} == {"fp8"}
+
+
 @pytest.mark.parametrize("quantization", ["int4", "fp8", "nf4"])
 def test_shapes_can_be_measured_in_any_format(tiny_config: dict[str, Any], quantization: str) -> None:
     options = {"device": "cpu", "dtype": torch.bfloat16, "context_length": 64, "fusion": True}
     model = build_random(tiny_config, **options, quantization=quantization)
-    ref = model.weights.layers[1].down
+    ref = model.weights.layers[0].down
     assert ref.format.name == quantization
     assert float(ref.format.dequantize(ref.acquire()).float().std()) == pytest.approx(0.02, rel=0.15)
 
