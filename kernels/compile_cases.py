@@ -30,10 +30,12 @@ from octavo.kernels import (
     sampling_bounds,
     skinny_linear,
     token_codes,
+    token_norm,
 )
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
+from octavo.kernels.float8_linear import suits_float8
 from octavo.kernels.gguf_weight import KINDS, BlockWeight
 from octavo.kernels.kv_format import KVScales
 from octavo.kernels.launch_record import Launch, recording
@@ -238,6 +240,8 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
             skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
     if traits.tensor_cores:
         _wide_products(traits, dtype, full)
+    if full or traits.capability in (89, 90):
+        _float8_products(traits, dtype)
     if every:
         quant_decode.decode(_coded("int4", hidden, inner, dtype), dtype)
         words = _coded("int8 words", hidden, inner, dtype)
@@ -300,6 +304,20 @@ def _wide_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None
         skinny_linear.skinny_linear_add(_empty(some, inner, dtype=dtype), down, None, x, norm)
         if full:
             head_argmax.head_argmax(x, gate_up)
+
+
+def _float8_products(traits: DeviceTraits, dtype: torch.dtype) -> None:
+    """E4M3 weights of a large model by kernels of their own, and the norm whose rows are rounded to E4M3."""
+    hidden, inner = 4096, 14336
+    gate_up, down = _coded("e4m3", 2 * inner, hidden, dtype), _coded("e4m3", hidden, inner, dtype)
+    for few in (1, 2, 16, 64):
+        if suits_float8(few, inner, hidden, True, traits):
+            x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
+            normed = skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
+            around = {"norm": norm} if normed is None else {"squares": normed.squares}
+            skinny_linear.skinny_linear(x, gate_up, **around, eps=1e-6, act="silu")
+    x = _empty(32, hidden, dtype=dtype)
+    token_norm.norm_tokens(x, x, _empty(hidden, dtype=dtype), 1e-6, torch.float8_e4m3fn)
 
 
 _WIDE = {86: ("int4",), 89: ("int8 words",), 100: ("int4",), 120: ("int8 words",)}  # the others' passes are alike

@@ -100,16 +100,19 @@ def tile_kernel(
         gdc_launch_dependents()
     if RESIDUAL:
         residual = tl.load(residual_ptr + out_at, mask=valid, other=0.0)
-    x_row = tl.minimum(t, rows - 1)
+    # rows that are not there are not asked for: many loads of one row would wait for one another
+    here_rows = t < rows
     if SLICES > 1:
         slice_ = tl.arange(0, SLICES)[:, None, None]
-        x_at = x_row[None, :, None] * SIZE
+        x_at = t[None, :, None] * SIZE
+        x_inside = here_rows[None, :, None]
         column = slice_ * BLOCK_K + col[None, None, :]
         w_at = row[None, :, None] * ROW
         place = slice_ * (BLOCK_K // HALVES) + entry[None, None, :]
         sums = tl.zeros((SLICES, BLOCK_N, BLOCK_T), tl.float32)
     else:
-        x_at = x_row[:, None] * SIZE
+        x_at = t[:, None] * SIZE
+        x_inside = here_rows[:, None]
         column = col[None, :]
         w_at = row[:, None] * ROW
         place = entry[None, :]
@@ -119,7 +122,7 @@ def tile_kernel(
         at = turn * (BLOCK_K // HALVES * SLICES) + place
         for half in tl.static_range(HALVES):
             here = turn * (BLOCK_K * SLICES) + half * 64 + column
-            x = _piece(x_ptr + x_at + here, here, SIZE, EVEN)
+            x = _piece(x_ptr + x_at + here, here, x_inside, SIZE, EVEN)
             x = x.permute(0, 2, 1) if SLICES > 1 else x.T
             if half == 0:
                 w = _weights(weight_ptr + w_at + at, at, ROW, EVEN)
@@ -147,11 +150,12 @@ def tile_kernel(
 
 
 @triton.jit
-def _piece(pointers, at, SIZE: tl.constexpr, EVEN: tl.constexpr):
-    """The entries `at` of a row of SIZE; 0 beyond it, where an EVEN walk never comes."""
+def _piece(pointers, at, inside, SIZE: tl.constexpr, EVEN: tl.constexpr):
+    """The entries `at` of rows of SIZE; 0 of rows that are not `inside` and beyond a row, where an EVEN walk never
+    comes."""
     if EVEN:
-        return tl.load(pointers)
-    return tl.load(pointers, mask=at < SIZE, other=0)
+        return tl.load(pointers, mask=inside, other=0)
+    return tl.load(pointers, mask=inside & (at < SIZE), other=0)
 
 
 @triton.jit

@@ -113,7 +113,7 @@ def coded_tile(
             return digit_row_tile(weight.code, outs, size, gated, traits)
         if rows <= 16 and weight.code == "int4" and dtype == torch.bfloat16:
             return digit_tile(rows, outs, size, gated, traits)
-    if weight.code == "e4m3" and suits_float8(rows, size, traits):
+    if weight.code == "e4m3" and suits_float8(rows, outs, size, gated, traits):
         return choose_float8(rows, outs, size, gated, traits)
     if rows > 16 and weight.in_words:
         return choose_wide_tile(weight.code, rows, outs, size, gated, traits)

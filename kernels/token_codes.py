@@ -2,7 +2,8 @@
 
 `round_tokens`: one program a token, which reads it twice (the second time from a cache) and writes codes and scale, in
 place of a handful of operations that each move the whole batch in float32. `scale_sums`: a tile of sums times the
-scales of its tokens and outputs, plus the bias, written in 16 bits. Both are bound by the bytes they move.
+scales of its tokens and outputs, plus the bias, written in 16 bits; `gated_sums`: the same of gates and what they gate.
+All are bound by the bytes they move.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
@@ -13,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from octavo.kernels.activation import ACTIVATIONS, activated
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 _BLOCK = 2048
@@ -48,6 +51,22 @@ def scale_sums(sums: Tensor, token_scales: Tensor, scales: Tensor, bias: Tensor 
         sums, token_scales, scales, scales if bias is None else bias, out, outs,
         BIAS=bias is not None, BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip
+    return out
+
+
+def gated_sums(
+    sums: Tensor, token_scales: Tensor, scales: Tensor, bias: Tensor | None, act: str, dtype: torch.dtype
+) -> Tensor:
+    """act(gate) * up [T, I] of gate | up = the numbers [T, 2I] that `scale_sums` would write, in one launch."""
+    tokens, size = sums.shape[0], sums.shape[1] // 2
+    out = torch.empty((tokens, size), dtype=dtype, device=sums.device)
+    if tokens:
+        block = min(_BLOCK, triton.next_power_of_2(size))
+        _gate_kernel[(tokens, triton.cdiv(size, block))](
+            sums, token_scales, scales, scales if bias is None else bias, out,
+            SIZE=size, BLOCK=block, ACT=ACTIVATIONS[act], BIAS=bias is not None, num_warps=min(8, max(1, block // 256)),
+            enable_fp_fusion=False,
+        )  # fmt: skip
     return out
 
 
@@ -102,3 +121,37 @@ def _scale_kernel(
     if BIAS:
         y += tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + token * outs + n, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gate_kernel(
+    sums_ptr,
+    token_scales_ptr,
+    scales_ptr,
+    bias_ptr,
+    out_ptr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ACT: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = n < SIZE
+    token_scale = tl.load(token_scales_ptr + token)
+    gate = _scaled(sums_ptr + token * (2 * SIZE) + n, scales_ptr + n, bias_ptr + n, token_scale, inside, BIAS)
+    up = _scaled(
+        sums_ptr + token * (2 * SIZE) + SIZE + n, scales_ptr + SIZE + n, bias_ptr + SIZE + n, token_scale, inside, BIAS
+    )
+    y = activated(gate.to(out_ptr.dtype.element_ty).to(tl.float32), ACT).to(out_ptr.dtype.element_ty)
+    up = up.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + token * SIZE + n, y.to(tl.float32) * up.to(tl.float32), mask=inside)
+
+
+@triton.jit
+def _scaled(sums, scales, bias, token_scale, inside, BIAS: tl.constexpr):
+    y = tl.load(sums, mask=inside, other=0).to(tl.float32) * token_scale
+    y *= tl.load(scales, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        y += tl.load(bias, mask=inside, other=0.0).to(tl.float32)
+    return y

@@ -104,9 +104,9 @@ class TritonOps(Ops):
     ) -> tuple[Tensor, Tensor]:
         if delta is None and self._few.takes(hidden, ref):
             return self._few.norm_linear(hidden, weight, eps, ref, None), hidden
-        rounded = rounded_rows.norm_linear(delta, hidden, weight, eps, ref)
-        if rounded is not None:
-            return rounded
+        product = rounded_rows.product_of(delta, hidden, weight, ref)
+        if product is not None and weight is not None:
+            return rounded_rows.norm_linear(product, delta, hidden, weight, eps, ref)
         x, hidden = self.norm(delta, hidden, weight, eps)
         return tens_of_rows.linear(x, ref) if tens_of_rows.takes(x, ref) else ref(x), hidden
 
@@ -115,9 +115,9 @@ class TritonOps(Ops):
     ) -> tuple[Tensor, Tensor]:
         if delta is None and self._few.takes(hidden, ref):
             return self._few.norm_linear(hidden, weight, eps, ref, act), hidden
-        rounded = rounded_rows.norm_linear(delta, hidden, weight, eps, ref)
-        if rounded is not None:
-            return self.gated(rounded[0], act), rounded[1]
+        product = rounded_rows.product_of(delta, hidden, weight, ref)
+        if product is not None and weight is not None:
+            return rounded_rows.norm_gated(product, delta, hidden, weight, eps, ref, act)
         x, hidden = self.norm(delta, hidden, weight, eps)
         if act in tens_of_rows.FUSED_ACTIVATIONS and tens_of_rows.takes(x, ref):
             return tens_of_rows.gated(x, ref), hidden

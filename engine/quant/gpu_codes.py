@@ -75,9 +75,11 @@ def whole_numbers(x: Tensor, packed: Packed) -> Tensor:
 
 
 def _whole_numbers_of(codes: Tensor, scales: Tensor, packed: Packed, dtype: torch.dtype) -> Tensor:
-    assert packed.fused is not None
-    sums = torch._int_mm(codes, packed.fused.codes.t())
-    return scale_sums(sums, scales, packed.fused.scale, packed.bias, dtype)
+    return scale_sums(_whole_number_sums(codes, packed), scales, packed.planes["scale"], packed.bias, dtype)
+
+
+def _whole_number_sums(codes: Tensor, packed: Packed) -> Tensor:
+    return torch._int_mm(codes, packed.planes["codes"].t())
 
 
 def eight_bit_floats(x: Tensor, packed: Packed) -> Tensor:
@@ -90,26 +92,31 @@ def _eight_bit_floats_of(rounded: Tensor, scales: Tensor, packed: Packed, dtype:
     outs, size = codes.shape
     if rounded.shape[0] <= _SHARED_INPUT_ROWS and size >= outs:
         # only without scales by row do the library's programs share the input of few outputs
-        one = _one(rounded.device)
-        sums = torch._scaled_mm(rounded, codes.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-        return scale_sums(sums, scales, scale, packed.bias, dtype)
+        return scale_sums(_eight_bit_float_sums(rounded, packed), scales, scale, packed.bias, dtype)
     # the library gives bfloat16 for scales by token and output
     y = torch._scaled_mm(rounded, codes.t(), scale_a=scales, scale_b=scale.t(), out_dtype=torch.bfloat16)
     y = y.to(dtype)
     return y if packed.bias is None else y.add_(packed.bias)
 
 
+def _eight_bit_float_sums(codes: Tensor, packed: Packed) -> Tensor:
+    one = _one(codes.device)
+    return torch._scaled_mm(codes, packed.planes["codes"].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
 @dataclass(frozen=True, slots=True)
 class OfTokens:
-    """A product for activations that are rounded already: `run(codes, scales, packed, dtype)` of codes of a `kind`."""
+    """A product for activations that are rounded already: `run(codes, scales, packed, dtype)` of codes of a `kind`, and
+    `sums(codes, packed)`, which are still to be multiplied by the scales of tokens and outputs."""
 
     kind: torch.dtype
     run: Callable[[Tensor, Tensor, Packed, torch.dtype], Tensor]
+    sums: Callable[[Tensor, Packed], Tensor]
 
 
 _OF_TOKENS = {
-    whole_numbers: OfTokens(torch.int8, _whole_numbers_of),
-    eight_bit_floats: OfTokens(torch.float8_e4m3fn, _eight_bit_floats_of),
+    whole_numbers: OfTokens(torch.int8, _whole_numbers_of, _whole_number_sums),
+    eight_bit_floats: OfTokens(torch.float8_e4m3fn, _eight_bit_floats_of, _eight_bit_float_sums),
 }
 
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 from token_cases import assert_rounded, loud_tokens
 
-from octavo.kernels.token_codes import round_tokens, round_tokens_reference, scale_sums
+from octavo.kernels.activation import gated
+from octavo.kernels.token_codes import gated_sums, round_tokens, round_tokens_reference, scale_sums
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -54,3 +55,12 @@ def test_sums_are_scaled_by_token_and_output(with_bias):
     expected = sums.double() * by_token.double() * 1e-3 * by_output.double().T
     expected = expected + bias.double() if with_bias else expected
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_gates_of_sums_are_those_of_scaled_sums(with_bias):
+    sums = torch.randint(-(1 << 12), 1 << 12, (3, 2 * 2100), dtype=torch.int32)
+    by_token, by_output, bias = torch.rand(3, 1) * 1e-3, torch.rand(4200, 1), torch.randn(4200).half()
+    bias = bias if with_bias else None
+    out = gated_sums(sums, by_token, by_output, bias, "silu", torch.float16)
+    assert torch.equal(out, gated(scale_sums(sums, by_token, by_output, bias, torch.float16), "silu"))
