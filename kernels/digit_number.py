@@ -8,12 +8,15 @@ own rounding for 4,096 columns, and less the more evenly activations are spread;
 rounding the weights to 8 bits by row has cost in the first place.
 """
 
-# mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
+# A kernel's tuples grow while it is compiled, which types do not follow.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from octavo.kernels.quant_number import pair, wide_pair
 
 
 @triton.jit
@@ -97,3 +100,59 @@ def nibbles(w, ASM: tl.constexpr):
             pack=PACK,
         )
         return low, high
+
+
+@triton.jit
+def pairs_of(pairs_ptr, word, SIZE: tl.constexpr, BITS: tl.constexpr):
+    """Of the columns that the codes of 32-bit words of a row belong to, the pairs of neighbours: one tensor a code's
+    place in a 16-bit word. `pairs` are 16-bit floats in int32 or float32 in int64."""
+    PER_BLOCK: tl.constexpr = 4 * BITS  # words
+    found = ()
+    for q in tl.static_range(16 // BITS):
+        at = word // PER_BLOCK * 64 + q * PER_BLOCK + word % PER_BLOCK
+        found += (tl.load(pairs_ptr + at, mask=at < SIZE // 2, other=0),)
+    return found
+
+
+@triton.jit
+def digits_of_pairs(pairs, norm, square, BITS: tl.constexpr, NORM: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr):
+    """Of `pairs_of` activations [parts, 4]: their squares added to `square`, then, times those of a norm (NORM as in
+    quant_gemv.py), their upper and lower digits as bytes in the order of the codes, and each part's step [parts]."""
+    RUNS: tl.constexpr = 16 // BITS
+    lows = ()
+    highs = ()
+    magnitude = tl.zeros(square.shape, tl.float32)
+    for q in tl.static_range(RUNS):
+        low, high = pair(pairs[q], BF16)
+        if NORM > 0:
+            square = high * high + (low * low + square)
+            if NORM == 1:
+                low_norm, high_norm = pair(norm[q], BF16)
+            else:
+                low_norm, high_norm = wide_pair(norm[q])
+            low *= low_norm
+            high *= high_norm
+        magnitude = larger(magnitude, larger(tl.abs(low), tl.abs(high)))
+        lows += (low,)
+        highs += (high,)
+    most = largest(magnitude, 1)
+    uppers = ()
+    lowers = ()
+    for q in tl.static_range(RUNS // 2):
+        # the bytes of a word belong to columns of the q-th run and of one further on, in turn
+        upper, lower = packed_digits(
+            digit_bits(lows[q], most[:, None]),
+            digit_bits(lows[q + RUNS // 2], most[:, None]),
+            digit_bits(highs[q], most[:, None]),
+            digit_bits(highs[q + RUNS // 2], most[:, None]),
+            ASM,
+        )
+        uppers += (upper,)
+        lowers += (lower,)
+    return square, uppers, lowers, digit_step(most)
+
+
+@triton.jit
+def whole_sum(upper, lower):
+    """float32 of the sums of a part's words [parts, 4], of products with upper and with lower digits."""
+    return (tl.sum(upper, 1) * 256 + tl.sum(lower, 1)).to(tl.float32)

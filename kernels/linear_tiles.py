@@ -49,8 +49,9 @@ class DotTile:
 
 @dataclass(frozen=True, slots=True)
 class DigitRowTile:
-    """A launch of `digit_gemv_kernel` (one row): at most `programs`, each of which takes blocks of `block_n` outputs in
-    turn, with `ahead` loading the next one's codes while it computes one."""
+    """A launch for one row, of int8 `digit_gemv_int8_kernel`, of int4 `digit_gemv_int4_kernel`: at most `programs`,
+    each of which takes blocks of `block_n` outputs in turn, with `ahead` loading the next one's codes while it computes
+    one."""
 
     block_n: int
     warps: int

@@ -100,9 +100,10 @@ def coded_tile(
 ) -> Tile:
     """The kernel and tile for a product of activations in a type with a weight on a device with these figures.
 
-    Measured on an H200 with an 8B layer's products in their order: digits are faster for one row (int4 44 against 53
-    us, int8 56 against 83), and for eight of int4 (66 against 94), where tiles of int8 take 70 either way. By row they
-    are as exact as bfloat16's rounding of results, not as float16's.
+    Measured on an H200 with an 8B layer's products in their order, in microseconds with digits and with what
+    choose_coded_tile says: int4 39.5 and 52.1 for one row, 55 and 91 for 2, 65 and 94 for 8, 80 and 111 for 16; int8
+    55.3 and 81.2, 69 and 79, 71 and 70, 76 and 101. With a step by row, digits are as exact as bfloat16's rounding of
+    results, not as float16's.
     """
     if isinstance(weight, BlockWeight):
         return block_tile(weight, rows, gated, traits)
@@ -111,8 +112,9 @@ def coded_tile(
     if suits_digits(weight, traits):
         if rows == 1:
             return digit_row_tile(weight.code, outs, size, gated, traits)
-        if rows <= 16 and weight.code == "int4" and dtype == torch.bfloat16:
-            return digit_tile(rows, outs, size, gated, traits)
+        slower = weight.code == "int8" and 4 < rows <= 8
+        if rows <= 16 and dtype == torch.bfloat16 and not slower:
+            return digit_tile(weight.code, rows, outs, size, gated, traits)
     if weight.code == "e4m3" and suits_float8(rows, outs, size, gated, traits):
         return choose_float8(rows, outs, size, gated, traits)
     if rows > 16 and weight.in_words:

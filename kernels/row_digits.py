@@ -3,8 +3,9 @@
 One program a row: it reads the row once, norms it, finds its largest magnitude and writes both digits of every number
 (see digit_number.py), the row's step, and what zero points and shifts are multiplied by, each digit's sum over every
 block of 128 columns. Digits lie as codes in words do (quant_weight.py): those of columns e and 64 + e of a block are
-neighbours, which for 4-bit codes puts what meets lower halves of bytes into a block's first half. Bound by latency: the
-product that follows is started at once, so that it waits with its first weights in the cache.
+neighbours, which for 4-bit codes puts what meets lower halves of bytes into a block's first half. Bound by latency. To
+let the product that follows start before the kernel before this one has ended cost more than it gained: its programs
+take room from that kernel's.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
@@ -78,9 +79,8 @@ def row_digits_kernel(
         low_norm = tl.load(norm_ptr + at, mask=at < SIZE, other=0.0).to(tl.float32)
         high_norm = tl.load(norm_ptr + at + 64, mask=at + 64 < SIZE, other=0.0).to(tl.float32)
     if EARLY:
-        # what follows reads only weights before this kernel has ended
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     low = tl.load(x_ptr + row * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
     high = tl.load(x_ptr + row * SIZE + at + 64, mask=at + 64 < SIZE, other=0.0).to(tl.float32)
     inverse = 1.0

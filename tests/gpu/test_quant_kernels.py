@@ -218,7 +218,7 @@ def test_digits_are_as_exact_as_products_in_bfloat16(name, rows, large):
     exact = x.double() @ coded_reference(weight, torch.float64).T
     plain = choose_coded_tile(weight.code, weight.group, rows, outs, size, False, traits)
     one_row = digit_row_tile(weight.code, outs, size, False, traits)
-    digits = one_row if rows == 1 else digit_tile(rows, outs, size, False, traits)
+    digits = one_row if rows == 1 else digit_tile(weight.code, rows, outs, size, False, traits)
     assert suits_digits(weight, traits)
     before, after = (error(skinny_linear(x, weight, tile=tile), exact) for tile in (plain, digits))
     assert after < before * (1.5 if large > 1 else 1.05)

@@ -146,7 +146,8 @@ def test_digits_are_taken_where_they_were_faster_and_as_exact():
     for traits in TARGETS.values():
         for kind in ("shift", "int8"):
             assert isinstance(tile(kind, 1, traits), DigitRowTile) == traits.tensor_cores
-        assert isinstance(tile("shift", 8, traits), DigitTile) == traits.tensor_cores
+        for kind, rows in (("shift", 2), ("shift", 8), ("shift", 16), ("int8", 2), ("int8", 16)):
+            assert isinstance(tile(kind, rows, traits), DigitTile) == traits.tensor_cores
         assert isinstance(tile("shift", 8, traits, dtype=torch.float16), DotTile)
         assert isinstance(tile("int8", 8, traits), DotTile)
         assert not isinstance(tile("shift", 1, traits, group=64), DigitRowTile)
