@@ -25,7 +25,7 @@ _BEFORE_MONEY = re.compile(r"[A-Za-z0-9_\u00c0-\u2e7f$\\]")
 _COMMAND_OR_INDEX = re.compile(r"\\[A-Za-z]|[\^_][{\\A-Za-z0-9+*-]")
 _SUM = re.compile(r"[A-Za-z0-9.,;:\s=<>+\-*/()\[\]|!']+")
 _AMOUNT = re.compile(r"[\d.,\s]+[A-Za-z]?")
-_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_BREAK = re.compile(r"<br\s*/?>(?:[ \t]*\n[ \t]*)?", re.IGNORECASE)  # with the end of its line, which would be another
 _PAIR = re.compile(r"<(sub|sup|kbd)>([^<>\n]{1,200})</\1>", re.IGNORECASE)
 _STRAY_MARKS = re.compile(r"(?:^|(?<=\s))(?:\*{1,3}|_{1,3}|~~|`+)\Z")  # nothing was written after them
 _HALF_MARKS = re.compile(r"(?<=[^\s*~])(?:\*{1,2}|~{1,2})\Z")  # more of them may follow

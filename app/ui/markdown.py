@@ -40,7 +40,7 @@ _TASK = re.compile(r"\[([ xX])\] ")
 
 def make_parser() -> MarkdownIt:
     """A parser whose `parse` and `renderer` turn one reply's text into HTML that `clean` accepts unchanged."""
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 60}, renderer_cls=Renderer)
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 60, "breaks": True}, renderer_cls=Renderer)
     parser.enable(["table", "strikethrough"]).disable(["reference", "html_block", "html_inline"])
     parser.validateLink = is_safe_link  # type: ignore[method-assign]
     parser.block.ruler.before(

@@ -106,7 +106,7 @@ def test_an_update_of_a_long_reply_renders_only_its_end() -> None:
     first = renderer.blocks[0]
     renderer.feed("goes on")
     assert renderer.blocks[0] is first
-    assert renderer.open == '<p dir="auto">The end\ngoes on</p>'
+    assert renderer.open == '<p dir="auto">The end<br>\ngoes on</p>'
 
 
 HOSTILE = [
@@ -265,3 +265,20 @@ def test_a_swarm_of_marks_is_shown_as_it_is_and_takes_no_time(text: str) -> None
     assert time.perf_counter() - begun < 1.5  # without care: half a minute
     assert text_of("".join(renderer.blocks)).replace("\n", "") == text.replace("\n", "")
     assert len(shown) > 1000
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("Roses are red,\nViolets are blue,", '<p dir="auto">Roses are red,<br>\nViolets are blue,</p>'),
+        ("> a\n> b", '<blockquote dir="auto">\n<p dir="auto">a<br>\nb</p>\n</blockquote>'),
+        ("- one\n  two", '<ul dir="auto">\n<li>one<br>\ntwo</li>\n</ul>'),
+        ("a<br>\nb  \nc\\\nd", '<p dir="auto">a<br>\nb<br>\nc<br>\nd</p>'),  # a break that is marked is still one
+    ],
+)
+def test_a_line_ends_where_the_model_ended_it(source: str, shown: str) -> None:
+    assert render(source) == (shown,)
+
+
+def test_a_formula_over_several_lines_has_no_breaks() -> None:
+    assert "<br>" not in "".join(render("so $$x\n+y$$\n\n\\[x\n+y\\]\n"))
