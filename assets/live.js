@@ -48,7 +48,7 @@ export class Live {
     };
   }
 
-  /** After the frame that shows what has just been changed. */
+  /** With the frame that shows what has just been changed. */
   whenDrawn(act) {
     const late = setTimeout(() => done(), LONGEST_DRAWING_MS);
     let over = false;
@@ -58,7 +58,7 @@ export class Live {
       clearTimeout(late);
       act();
     };
-    requestAnimationFrame(() => setTimeout(done));
+    requestAnimationFrame(done);
   }
 
   /** Send a command; false if there is no connection. */

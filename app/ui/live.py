@@ -2,9 +2,8 @@
 
 A browser opens six ordinary connections to a server but many WebSockets, so tabs do not wait for each other. The
 server keeps a position for each tab (`View`) and sends what lies after it, at most some fifteen times a second. A tab
-says when it has drawn a piece of a reply: the next one comes no earlier, and after a pause that grows with what drawing
-takes. So a busy machine gets larger pieces, not more of them, and no tab falls behind. A hidden tab gets nothing until
-it is shown.
+says when it draws a piece of a reply, and the next one comes no earlier: a busy machine gets larger pieces, not more of
+them, and no tab falls behind. A hidden tab gets nothing until it is shown.
 """
 
 from __future__ import annotations
@@ -38,9 +37,6 @@ log = logging.getLogger(__name__)
 PATH = "/api/live"
 LEAST_GAP_S = 0.06  # between two frames of one tab
 RENDER_SHARE = 8  # a frame that took t to make is followed by a pause of at least 8 t
-DRAW_SHARE = 2  # and one whose text took t to be on the screen by 2 t: what else runs has its turn
-LONGEST_GAP_S = 1.0
-FRESH = 0.3  # how much the newest drawing counts in what drawing takes
 LONGEST_TEXT = 2_000_000  # characters of one message
 
 Command = dict[str, Any]
@@ -75,9 +71,8 @@ class Tab:
         self._wake = asyncio.Event()  # something changed
         self._hurry = asyncio.Event()  # somebody waits for an answer
         self._visible = True
-        self._sent_s: float | None = None  # when the piece was sent of which the tab has not said yet that it is drawn
+        self._draws = False  # it has a piece of a reply and has not said yet that it is drawn
         self._answers = False  # whether it says so at all
-        self._drawing_s = 0.0  # how long it took lately
         self._list_version = -1
         self._model_version = -1
         self._board_version = 0
@@ -126,8 +121,7 @@ class Tab:
             messages = self._collect()
             if messages:
                 await self._socket.send_text(json.dumps(messages, ensure_ascii=False, separators=(",", ":")))
-            making_s = time.perf_counter() - began
-            pause = max(LEAST_GAP_S, RENDER_SHARE * making_s, min(LONGEST_GAP_S, DRAW_SHARE * self._drawing_s))
+            pause = max(LEAST_GAP_S, RENDER_SHARE * (time.perf_counter() - began))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), pause)
 
@@ -150,7 +144,7 @@ class Tab:
         if self._view is not None and self._visible and not self._is_drawing:
             changes = self._view.collect()
             if any(change["k"] == PATCH for change in changes):
-                self._sent_s = time.perf_counter()
+                self._draws = True
             out.extend(changes)
             if self._view.feed.gone:
                 self._show(None)
@@ -159,7 +153,7 @@ class Tab:
     @property
     def _is_drawing(self) -> bool:
         """More text would only wait in the tab; the end of a reply does not wait here."""
-        return self._answers and self._sent_s is not None and self._view is not None and self._view.feed.writing
+        return self._answers and self._draws and self._view is not None and self._view.feed.writing
 
     def _changed(self) -> None:
         """The chat that is shown has changed."""
@@ -176,7 +170,7 @@ class Tab:
         if self._view is not None:
             self._view.feed.unwatch(self._changed)
         self._view = view
-        self._sent_s = None
+        self._draws = False
         if view is not None:
             view.feed.watch(self._changed)
 
@@ -274,16 +268,12 @@ class Tab:
     async def _drawn(self, command: Command) -> None:
         """The tab has the last piece on its screen."""
         self._answers = True
-        if self._sent_s is None:
-            return
-        took_s = time.perf_counter() - self._sent_s
-        self._drawing_s += FRESH * (took_s - self._drawing_s)
-        self._sent_s = None
+        self._draws = False
         self._wake.set()
 
     async def _set_visible(self, command: Command) -> None:
         self._visible = bool(command.get("on"))
-        self._sent_s = None  # a hidden tab may draw nothing, and what it takes to come back says little
+        self._draws = False  # hidden, it may never say so
         if self._visible:
             self._answer()
 

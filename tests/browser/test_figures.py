@@ -31,7 +31,7 @@ WATCH_LAG = """() => {
     new MutationObserver(() => requestAnimationFrame(() => {
         const drawn = new MessageChannel();
         const text = document.querySelector('article.reply.live > .blocks')?.textContent ?? '';
-        const numbers = text.trimEnd().split(/\\s+/).map(Number);
+        const numbers = text.split(/\\s+/).filter(Boolean).map(Number);
         drawn.port1.onmessage = () => {
             for (const number of numbers.slice(window.count ?? 0)) window.seen.push([Date.now(), number]);
             window.count = numbers.length;
@@ -125,9 +125,13 @@ def share(values: list[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * part))]
 
 
-def stream_in_tabs(server: Any, watched: Any, tabs: int) -> list[list[tuple[int, int]]]:
-    """All write at once; for each [when a piece was on the screen, when it was said], in ms."""
-    pages = [watched.context.new_page() for _ in range(tabs)]
+def stream_in_tabs(server: Any, open_context: Any, tabs: int) -> list[list[tuple[int, int]]]:
+    """All write at once; for each [when a piece was on the screen, when it was said], in ms.
+
+    Each is in a window of its own: of the tabs of one window the browser shows the front one, and at times it draws the
+    others only once a second.
+    """
+    pages = [open_context(server, viewport={"width": 1280, "height": 800}).context.new_page() for _ in range(tabs)]
     for page in pages:
         page.goto(server.url)
         page.wait_for_selector("body.octavo-ready .example")
@@ -141,11 +145,11 @@ def stream_in_tabs(server: Any, watched: Any, tabs: int) -> list[list[tuple[int,
     return [page.evaluate("window.seen") for page in pages]
 
 
-@pytest.mark.parametrize(("tabs", "median_ms", "most_ms"), [(8, 120, 300), (16, 1000, 3000)])
+@pytest.mark.parametrize(("tabs", "median_ms", "most_ms"), [(8, 120, 300), (16, 400, 1200)])
 def test_replies_are_on_the_screen_soon_after_they_are_written(
     tabs: int, median_ms: float, most_ms: float, quiet_server: Any, open_context: Any, measured: Measured
 ) -> None:
-    seen = stream_in_tabs(quiet_server, open_context(quiet_server, viewport={"width": 1280, "height": 800}), tabs)
+    seen = stream_in_tabs(quiet_server, open_context, tabs)
     together = min(times[-1][0] for times in seen) - max(times[0][0] for times in seen)
     assert together > 1000 * PIECES / 60 / 2  # for at least half of the time all of them grow
     lags = [float(shown - said) for times in seen for shown, said in times]
