@@ -30,7 +30,7 @@ except ImportError:  # a Triton without it compiles kernels one by one, when the
 
 log = logging.getLogger(__name__)
 
-_MOST_THREADS = 16
+_MOST_THREADS = 8  # a step has about as many kernels, and whoever serves the page meanwhile waits for all of them
 
 
 def compile_ahead(step: Callable[[], object], idle: TorchDispatchMode | None = None) -> bool:
