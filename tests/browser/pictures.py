@@ -66,11 +66,18 @@ def _page(page: Page, address: str, folder: Path) -> None:
     page.goto(f"{page.url}#monitor")
     page.locator("canvas.map").wait_for()
     until(page, "document.querySelector('.tile .value')?.innerText.startsWith('0 ') === false")
-    page.locator("canvas.map").hover(position={"x": 4, "y": 4})
-    until(page, "document.querySelector('.map-tip')?.innerText.includes('shared')")
+    first = page.locator("canvas.map").bounding_box()
+    _wait(lambda: _is_shared(page, first["x"] + 4, first["y"] + 4))
     until(page, f"document.querySelector('article.reply').innerText.split(/\\s+/).length > {2 * FIRST_WORDS}")
     page.screenshot(path=folder / "page.png")
     _stop(page)
+
+
+def _is_shared(page: Page, x: float, y: float) -> bool:
+    """Whether the map says of the page at this point that chats share it."""
+    page.mouse.move(x + 1, y)
+    page.mouse.move(x, y)
+    return bool(page.evaluate("document.querySelector('.map-tip')?.innerText.includes('shared') ?? false"))
 
 
 def _settings(page: Page, address: str, folder: Path) -> None:
