@@ -23,7 +23,7 @@ MOVE_NOTE = "move-from.json"
 LEFTOVERS = ("-wal", "-shm", "-journal")
 ABOUT = """\
 A copy of what Octavo keeps: chats.sqlite3 (all chats, an SQLite database), config.yaml (the settings, without the key)
-and the log. To use it on another machine, put chats.sqlite3 into the data folder there while Octavo is not running.
+and the log. To have the chats in another Octavo, choose this zip there under "Import chats". What is there stays.
 """
 
 

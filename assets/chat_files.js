@@ -1,4 +1,5 @@
-// Chats as files: downloads of one or all, and import of our own files and of ChatGPT's export, zipped or not.
+// Chats as files: downloads of one or all, and import of our own files, of a copy of everything and of ChatGPT's export,
+// zipped or not.
 
 import { ask } from "./api.js";
 import { h } from "./dom.js";
@@ -6,6 +7,9 @@ import { said, t } from "./words.js";
 
 const PATH = "/api/ui/chats";
 const PART_CHARACTERS = 4_000_000; // of one request
+const PIECE_BYTES = 3_000_000; // of a file of chats in one request
+const ZIP_MAGIC = "PK\x03\x04";
+const DATABASE_MAGIC = "SQLite format 3\0";
 const LARGEST_CHARACTERS = 28_000_000; // of one chat: the server takes no larger body
 
 /** Save a chat (null: all of them) as "json" or "markdown". */
@@ -20,7 +24,7 @@ export function exportChats(chat, format) {
 /** Let the reader choose files; the chosen ones, or none. */
 export function chooseFiles() {
   return new Promise((resolve) => {
-    const input = h("input", { type: "file", multiple: true, accept: ".json,.zip,application/json,application/zip", class: "offscreen" });
+    const input = h("input", { type: "file", multiple: true, accept: ".json,.zip,.sqlite3,application/json,application/zip", class: "offscreen" });
     input.onchange = () => {
       input.remove();
       resolve([...input.files]);
@@ -40,7 +44,9 @@ export async function importFiles(files, onPart = () => {}) {
   for (const file of files) {
     const before = sum.faults.length;
     try {
-      await importTexts(await textsOf(file), sum, onPart);
+      const database = await databaseOf(file);
+      if (database) await importDatabase(database, sum, onPart);
+      else await importTexts(await textsOf(file), sum, onPart);
     } catch (error) {
       sum.failed += 1;
       sum.faults.push(error instanceof SyntaxError ? t("import.nojson") : error.message);
@@ -60,11 +66,53 @@ async function importTexts(texts, sum, onPart) {
     for (const part of parts(chats, sum)) {
       onPart(done, chats.length);
       const answer = await ask(`${PATH}/import`, { method: "POST", body: { chats: part, presets: done ? undefined : presets } });
-      for (const name of ["added", "updated", "same", "failed"]) sum[name] += answer[name];
-      sum.faults.push(...answer.faults.map(({ code, text }) => said(code, {}, text)));
+      addTo(sum, answer);
       done += part.length;
     }
   }
+}
+
+/** The file of chats goes over in pieces; then its chats are added, some for every answer. */
+async function importDatabase(stream, sum, onPart) {
+  let copy;
+  for await (const data of base64Pieces(stream)) {
+    ({ copy } = await ask(`${PATH}/import/database`, { method: "POST", body: { copy, data } }));
+  }
+  for (let answer = { done: 0, total: 1 }; answer.done < answer.total; ) {
+    answer = await ask(`${PATH}/import/database/chats`, { method: "POST", body: { copy } });
+    addTo(sum, answer);
+    onPart(answer.done, answer.total);
+  }
+}
+
+function addTo(sum, answer) {
+  for (const name of ["added", "updated", "same", "failed"]) sum[name] += answer[name];
+  sum.faults.push(...answer.faults.map(({ code, text }) => said(code, {}, text)));
+}
+
+async function* base64Pieces(stream) {
+  const reader = stream.getReader();
+  let waiting = [];
+  let length = 0;
+  for (let end = false; !end; ) {
+    const { done, value } = await reader.read().catch(() => {
+      throw new Error(t("import.nozip"));
+    });
+    end = done;
+    if (value) [waiting, length] = [[...waiting, value], length + value.byteLength];
+    if (length < PIECE_BYTES && !end) continue;
+    if (length) yield await base64(new Blob(waiting));
+    [waiting, length] = [[], 0];
+  }
+}
+
+function base64(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
 }
 
 /** Groups of chats that are small enough for one request. */
@@ -90,12 +138,22 @@ function* parts(chats, sum) {
 
 /** The JSON texts in a file: its own, or those named conversations….json or octavo….json in a zip. */
 async function textsOf(file) {
-  const head = new Uint8Array(await file.slice(0, 4).arrayBuffer());
-  const isZip = head[0] === 0x50 && head[1] === 0x4b && head[2] === 3 && head[3] === 4;
-  if (!isZip) return [await file.text()];
+  if (!(await beginsWith(file, ZIP_MAGIC))) return [await file.text()];
   const entries = await zipEntries(file);
   const wanted = entries.filter(({ name }) => /(^|\/)(conversations|octavo)[^/]*\.json$/i.test(name));
-  return Promise.all(wanted.map((entry) => unzip(file, entry)));
+  return Promise.all(wanted.map(async (entry) => new Response(await unzip(file, entry)).text()));
+}
+
+/** The bytes of a file of chats: the file's own, or of the one in a zip; null if there is none. */
+async function databaseOf(file) {
+  if (await beginsWith(file, DATABASE_MAGIC)) return file.stream();
+  if (!(await beginsWith(file, ZIP_MAGIC))) return null;
+  const entry = (await zipEntries(file)).find(({ name }) => /(^|\/)chats\.sqlite3$/.test(name));
+  return entry ? unzip(file, entry) : null;
+}
+
+async function beginsWith(file, magic) {
+  return (await file.slice(0, magic.length).text()) === magic;
 }
 
 // Just so much of ZIP (PKWARE's APPNOTE 4.3) as an export needs: the central directory, stored and deflated entries.
@@ -129,8 +187,8 @@ async function zipEntries(file) {
 async function unzip(file, { method, size, start }) {
   const head = new DataView(await file.slice(start, start + 30).arrayBuffer());
   const from = start + 30 + head.getUint16(26, true) + head.getUint16(28, true);
-  const data = file.slice(from, from + size);
-  if (method === 0) return data.text();
+  const data = file.slice(from, from + size).stream();
+  if (method === 0) return data;
   if (method !== 8) throw new Error(t("import.nozip"));
-  return new Response(data.stream().pipeThrough(new DecompressionStream("deflate-raw"))).text();
+  return data.pipeThrough(new DecompressionStream("deflate-raw"));
 }

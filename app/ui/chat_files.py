@@ -21,12 +21,13 @@ from octavo.app.chat.patience import patiently_aside
 from octavo.app.chat.service import ChatService
 from octavo.app.chat.store import ChatStore
 from octavo.app.chat.types import Preset
+from octavo.app.ui import chat_copies
+from octavo.app.ui.chat_tally import ImportTally
 from octavo.app.ui.panels.deps import PanelDeps
 
 PATH = "/api/ui/chats"
 MEMORY_BYTES = 16 * 1024 * 1024  # a larger archive goes to a temporary file
 PIECE_BYTES = 1 << 16
-NAMED_FAULTS = 5
 
 FORMATS = ("json", "markdown")
 
@@ -53,27 +54,16 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         chats = body.get("chats")
         if not isinstance(chats, list):
             raise ApiError(400, "chats must be a list.", code="chats")
-        added = updated = turns = 0
-        faults: list[dict[str, str]] = []
+        tally = ImportTally()
         for value in chats:
             try:
-                record = await asyncio.to_thread(read_chat, value)
-                put = await service.put(record)
+                tally.put(await service.put(await asyncio.to_thread(read_chat, value)))
             except NotAChatError as error:
-                faults.append({"text": error.message, "code": error.code})
-                continue
-            added += put.created
-            updated += not put.created and put.turns > 0
-            turns += put.turns
+                tally.fault(error)
         await patiently_aside(partial(_add_presets, service.store, read_presets(body.get("presets"))))
-        return {
-            "added": added,
-            "updated": updated,
-            "same": len(chats) - len(faults) - added - updated,
-            "turns": turns,
-            "failed": len(faults),
-            "faults": faults[:NAMED_FAULTS],
-        }
+        return tally.answer()
+
+    chat_copies.add_routes(app, service, partial(_add_presets, service.store))
 
 
 def _add_presets(store: ChatStore, presets: Sequence[Preset]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from driving import answer, chat_id, choose, reply, row_of, send, until, wait_for_end
 
+from octavo.app import data_files
 from octavo.app.chat.store import ChatStore
 
 Page = Any  # playwright's; it need not be installed to collect these tests
@@ -200,6 +201,24 @@ def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path)
     when.filter(has_text=re.compile(r"^You · \d+:\d\d [AP]M$")).wait_for()  # today's
 
 
+def test_a_copy_of_everything_is_taken_back(page: Page, tmp_path: Path) -> None:
+    """The zip that the settings write, as another Octavo wrote it."""
+    store = ChatStore(tmp_path / "chats.sqlite3")
+    for title in ("Lighthouse", "Harbour"):
+        chat = store.create_chat().id
+        store.add_message(chat, "user", f"about {title} " + "and the sea " * 1000)
+        store.update_chat(chat, title=title, folder="Coast")
+    store.close()
+    config, log = tmp_path / "none.yaml", tmp_path / "none.log"
+    data_files.export(tmp_path / "octavo.zip", tmp_path, config, log)
+    bring(page, tmp_path / "octavo.zip")
+    page.locator(".toast", has_text="2 chats added").wait_for()
+    page.locator(".row-chat", has_text="Lighthouse").wait_for()
+    assert page.get_by_text("Coast", exact=True).count() > 0
+    bring(page, tmp_path / "octavo.zip")
+    page.locator(".toast", has_text="2 were here already").wait_for()
+
+
 def bring(page: Page, *files: Path) -> None:
     with page.expect_file_chooser() as chosen:
         page.get_by_role("button", name="More for all chats").click()
@@ -223,7 +242,7 @@ def test_notes_name_each_fault_on_its_line_and_stay_while_the_keyboard_is_in_the
     page.clock.install()
     bring(page, broken)
     page.clock.fast_forward(1000)
-    assert note.count() == 1  # the last one's note is gone
+    until(page, "document.querySelectorAll('.toast.error p').length === 1")  # the last one's note is gone
     page.clock.fast_forward(20_000)
     note.wait_for(state="detached")
     bring(page, other)

@@ -29,6 +29,16 @@ ZH_CN: dict[str, str] = {
     "Choose a file that was exported from Octavo, or ChatGPT's conversations.json.": (
         "请选择从 Octavo 导出的文件，或 ChatGPT 的 conversations.json。"
     ),
+    "This is no file of chats that can be read: {reason}.": "这不是可以读取的对话文件：{reason}。",
+    "Choose the copy of everything that Octavo's settings download.": "请选择在 Octavo 设置中下载的全部数据的副本。",
+    "it is no SQLite database": "它不是 SQLite 数据库",
+    "a newer Octavo wrote it": "它是由更新版本的 Octavo 写的",
+    "Octavo did not write it": "它不是由 Octavo 写的",
+    "it is damaged": "它已损坏",
+    "its values are damaged": "它的内容已损坏",
+    "This import was given up. Choose the file again.": "这次导入已放弃。请重新选择文件。",
+    "{path} could not be written ({reason}).": "无法写入 {path}（{reason}）。",
+    "The chats are larger than {size} bytes.": "对话超过 {size} 字节。",
     "it is not a JSON object": "它不是 JSON 对象",
     "it has no messages": "里面没有消息",
     "it is empty": "它是空的",
