@@ -114,7 +114,7 @@ class OfTokens:
     sums: Callable[[Tensor, Packed], Tensor]
 
 
-_OF_TOKENS = {
+_OF_TOKENS: dict[Callable[[Tensor, Packed], Tensor], OfTokens] = {
     whole_numbers: OfTokens(torch.int8, _whole_numbers_of, _whole_number_sums),
     eight_bit_floats: OfTokens(torch.float8_e4m3fn, _eight_bit_floats_of, _eight_bit_float_sums),
 }
