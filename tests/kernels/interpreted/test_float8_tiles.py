@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from kernel_cases import assert_as_good_as_torch
 
+from octavo.kernels.compile_cases import TARGETS
+from octavo.kernels.float8_linear import choose_float8, suits_float8
 from octavo.kernels.float8_tile import in_terms
 from octavo.kernels.head_argmax import head_argmax, head_argmax_reference
 from octavo.kernels.linear_tiles import DotTile, GemvTile, tickets_of
@@ -173,3 +175,43 @@ def test_a_row_that_holds_no_number_makes_results_that_are_none_and_leaves_the_o
     out = skinny_linear(x, weight, tile=GemvTile(4, 512, 1, float8=True))
     assert out[0].isfinite().all()
     assert out[1].isnan().all()
+
+
+LAYER = {
+    "qkv": (6144, 4096, False),
+    "o": (4096, 4096, False),
+    "gate": (14336, 4096, True),
+    "down": (4096, 14336, False),
+}
+
+
+def chosen(rows, traits=TARGETS[90]):
+    """{product: (outputs, columns, stages, warps, split)} of an 8B's layer, of multiply-adds (outputs, columns, warps),
+    None where other kernels are faster."""
+    tiles = {}
+    for name, shape in LAYER.items():
+        if not suits_float8(rows, *shape, traits):
+            tiles[name] = None
+            continue
+        its = choose_float8(rows, *shape, traits)
+        parts = (its.stages, its.warps, its.split) if isinstance(its, DotTile) else (its.warps,)
+        tiles[name] = (its.block_n, its.block_k, *parts)
+    return tiles
+
+
+def test_tiles_are_those_that_were_fastest_where_they_were_measured():
+    few, many = (4, 2048, 4), (8, 2048, 4)
+    assert chosen(1) == {"qkv": many, "o": few, "gate": few, "down": few}
+    assert chosen(8) == {"qkv": (64, 256, 3, 4, 4), "o": None, "gate": (64, 256, 3, 8, 1), "down": None}
+    few, many = (64, 128, 6, 4, 4), (64, 128, 4, 4, 8)
+    assert chosen(16) == {"qkv": few, "o": few, "gate": (64, 128, 4, 4, 1), "down": many}
+
+
+def test_other_cards_and_small_models_keep_the_kernels_they_had():
+    assert not any(chosen(1, TARGETS[80]).values())
+    assert all(chosen(1, TARGETS[89]).values())
+    for traits in (TARGETS[89], TARGETS[100], TARGETS[120]):
+        assert not any(chosen(8, traits).values())
+        assert not any(chosen(16, traits).values())
+    assert not suits_float8(8, 4864, 896, False, TARGETS[90])
+    assert not suits_float8(1, 4096, 1000, False, TARGETS[90])  # 16 bytes a copy
