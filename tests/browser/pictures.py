@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
 
 
 def _page(page: Page, address: str, folder: Path) -> None:
-    """Five chats writing, and the monitor with the page that they share."""
+    """Chats writing, and the monitor with the page that they share."""
     _ask(page, address)
     page.goto(f"{page.url}#monitor")
     page.locator("canvas.map").wait_for()
