@@ -2,7 +2,7 @@
 
 import { h, icon, iconButton } from "./dom.js";
 import { modelMenu } from "./model_menu.js";
-import { bytes, deviceName, short, shownModel, t, worded } from "./words.js";
+import { bytes, deviceName, memoryOfChats, short, shownModel, t, worded } from "./words.js";
 
 const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
 
@@ -101,7 +101,7 @@ export class Header {
       [t("model.format"), info.format],
       [t("model.device"), deviceName(info.device)],
       [t("model.context"), t("model.tokens", { n: info.context })],
-      [t("model.memory"), t("model.memory.text", { w: bytes(info.weights), k: bytes(info.kv) })],
+      [t("model.memory"), t("model.memory.text", { w: bytes(info.weights), chats: memoryOfChats(info) })],
     ];
     this.card.replaceChildren(
       ...(rows ? [h("dl", {}, ...rows.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]))] : []),

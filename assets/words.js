@@ -63,6 +63,11 @@ export function bytes(n) {
   return `${oneDigit.format(n / 1024 ** 3)} GiB`;
 }
 
+/** What chats take beside the weights. On the processor the system hands out memory as they grow; a GPU's is set aside. */
+export function memoryOfChats({ chat, kv, context, device }) {
+  return t(/^cpu$/i.test(device) ? "model.chats.grows" : "model.chats.reserved", { c: bytes(chat), n: context, k: bytes(kv) });
+}
+
 export function timeOfDay(seconds) {
   return clock.format(new Date(seconds * 1000));
 }

@@ -157,6 +157,10 @@ def _put_together(
         vocab_size=model.vocab_size,
         weight_bytes=model.weight_bytes,
         kv_bytes=cache.size_bytes,
+        chat_bytes=sum(
+            group.bytes_per_token(kv_dtype) * min(size.context_length, group.window or size.context_length)
+            for group in cache.groups
+        ),
         kv_dtype=kv_dtype_name(kv_dtype),
         notices=tuple(notices),
         generation_defaults=dict(generation_defaults),

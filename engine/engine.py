@@ -59,6 +59,7 @@ class ModelInfo:
     notices: tuple[str, ...] = ()
     generation_defaults: dict[str, object] = field(default_factory=dict)
     longest_context: int = 0  # that the model itself can have; 0: not known
+    chat_bytes: int = 0  # cached keys and values of one chat as long as the context; kv_bytes are those of all
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def status(host: ModelHost, settings: Settings) -> dict[str, Any]:
             "vocab_size": info.vocab_size,
             "weight_bytes": info.weight_bytes,
             "kv_bytes": info.kv_bytes,
+            "chat_bytes": info.chat_bytes,
             "kv_dtype": info.kv_dtype,
         }
     failed = now is not None and now.state == "failed"

@@ -22,7 +22,8 @@ def facts_of(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     model, pages, counters = status["model"], status["pages"], status["counters"]
     yield "state", str(status["state"])
     if model.get("name"):
-        sizes = f"weights {format_size(model['weight_bytes'])}, chats {format_size(model['kv_bytes'])}"
+        sizes = f"weights {format_size(model['weight_bytes'])}, a full chat {format_size(model['chat_bytes'])}"
+        sizes += f", all chats up to {format_size(model['kv_bytes'])}"
         if model.get("kv_dtype"):
             sizes += f" in {model['kv_dtype']}"
         what = f"{model['name']}, {model['architecture']}, {model['format']} on {model['device']}"

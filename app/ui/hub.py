@@ -210,6 +210,7 @@ class Hub:
                 "longest": info.longest_context,
                 "weights": info.weight_bytes,
                 "kv": info.kv_bytes,
+                "chat": info.chat_bytes,
             }
         return out
 

@@ -23,6 +23,8 @@ def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
     assert re.search(r"\d+ tok/s.*first \S+ m?s.*\d+ prompt \(\d+ cached\).*\d+ tokens.*finished", figures, re.DOTALL)
     assert page.locator(".context").get_attribute("aria-label").startswith("Context used")
     assert "Scripted-135M" in page.locator(".chip").inner_text()
+    memory = page.locator("#octavo-model dd", has_text="weights").text_content()
+    assert memory.endswith("one chat of 8,192 tokens takes 180 MiB, all chats together grow up to 2 GiB")
 
 
 def test_the_line_of_figures_says_how_many_guesses_were_right(page: Page) -> None:

@@ -340,7 +340,14 @@ def _info(host: ModelHost) -> dict[str, Any] | None:
     if engine is None:
         return None
     info = engine.info
-    return {"format": info.format, "weights": info.weight_bytes, "kv": info.kv_bytes, "device": info.device}
+    return {
+        "format": info.format,
+        "weights": info.weight_bytes,
+        "kv": info.kv_bytes,
+        "chat": info.chat_bytes,
+        "context": info.context_length,
+        "device": info.device,
+    }
 
 
 def _fit(fit: Fit) -> dict[str, Any]:

@@ -281,6 +281,8 @@ def test_a_context_length_beyond_the_models_own_is_cut_with_a_notice(starter_pat
     try:
         assert engine.context_length == 8192
         assert any("cut to the model's own 8192" in notice for notice in engine.info.notices)
+        assert engine.info.chat_bytes == fit.kv_bytes  # the same figure before and after
+        assert engine.info.kv_bytes > engine.info.chat_bytes
     finally:
         engine.close()
 

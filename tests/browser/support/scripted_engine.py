@@ -63,6 +63,7 @@ class ScriptedEngine:
             vocab_size=self.tokenizer.vocab_size,
             weight_bytes=269_000_000,
             kv_bytes=2_147_483_648,
+            chat_bytes=188_743_680,
         )
         self._script = script
         self._step_s = 1 / pieces_per_s
