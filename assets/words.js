@@ -39,9 +39,9 @@ export function deviceName(device) {
 
 export const has = (key) => key in words;
 
-/** 3.1k for a number of tokens. */
+/** 3.1k for a number of tokens, which are counted in thousands. */
 export function short(n) {
-  return n < 1000 ? whole.format(n) : `${(n < 100_000 ? oneDigit : whole).format(n / 1024)}k`;
+  return n < 1000 ? whole.format(n) : `${(n < 100_000 ? oneDigit : whole).format(n / 1000)}k`;
 }
 
 export function speed(n) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from octavo.app.chat.attachments import ReadFile, Tray, read_file
@@ -78,6 +78,7 @@ class Desk:
     ) -> Reading | None:
         """The window with this message at the chat's end, or as another version of its turn `beside`.
 
+        Where the chat is set to stop, `used` is all that it holds, though `left_out` turns would have to go.
         `settings` are those of a chat that is still to be made. None while no model is loaded. Raises UnknownChatError.
         """
         engine = self._service.host.engine
@@ -89,7 +90,10 @@ class Desk:
             turns.insert(0, Message(id="", chat_id=chat_id or "", role="system", content=own.system))
         most = own.sampling.get("max_tokens") or self._service.settings.values.sampling.max_tokens
         max_tokens = most if isinstance(most, int) else None
-        return self._gauge.measure(engine, turns, text, attachments=attachments, max_tokens=max_tokens)
+        reading = self._gauge.measure(engine, turns, text, attachments=attachments, max_tokens=max_tokens)
+        if overflow_of(own.options) == "stop":  # nothing will be left out: the window has to hold all of it
+            return replace(reading, used=reading.before + reading.draft)
+        return reading
 
     def ready(
         self, chat_id: str, text: str, file_ids: Sequence[str], *, beside: str | None = None, nonce: str | None = None

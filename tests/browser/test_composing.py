@@ -44,6 +44,7 @@ def test_files_are_attached_counted_kept_over_a_reload_and_sent(page: Page) -> N
     page.reload()
     page.wait_for_selector("#octavo-composer .file >> nth=1")
     page.get_by_role("button", name="Remove code.py").click()
+    until(page, "document.querySelector('.context').textContent.endsWith('/ 8.2k')")  # 8,192, in thousands
     assert page.locator("#octavo-composer .file").count() == 1
     page.get_by_role("textbox", name="Message").press("Enter")
     wait_for_end(page)
@@ -130,6 +131,7 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     page.locator(".tune").click()
     page.get_by_role("combobox", name="When the context is full").select_option("stop")
     hint.filter(has_text="this chat is set to stop there").wait_for()
+    until(page, "document.querySelector('.context').classList.contains('nearly')")  # none will go
     box.press("Enter")
     assert page.locator("article.user").count() == 1
     hint.get_by_role("button", name="Leave out the oldest turns").click()

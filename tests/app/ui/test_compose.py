@@ -159,10 +159,13 @@ def test_a_chat_may_stop_at_the_end_of_the_window_or_leave_out_its_oldest_turns(
     house.wait_for_reply()
     measured = house.measure(chat, "b" * 300)
     assert measured["overflow"] == "stop"
-    assert measured["reading"]["left_out"] == 1
+    reading = measured["reading"]
+    assert reading["left_out"] == 1
+    assert reading["used"] == reading["before"] + reading["draft"] > 600  # nothing goes, so all of it is in the way
     refused = house.send("b" * 300, chat=chat, nonce="n2")
     assert (refused["k"], refused["code"]) == ("refused", "context_full")
     house.post(f"{PRESETS}/chat", chat=chat, settings={**own, "options": {}})
+    assert house.measure(chat, "b" * 300)["reading"]["used"] < 600
     assert house.send("b" * 300, chat=chat, nonce="n2")["k"] == "sent"
     house.wait_for_reply()
     prompt = house.engine.prompts[-1]
