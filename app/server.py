@@ -67,7 +67,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+        await service.start("gpu_lost" if any(item.get("kind") == "gpu" for item in news) else "interrupted")
         resting = asyncio.create_task(rest_when_idle(host, idle_limit_s))
         watching = asyncio.create_task(watch_gpu(host, on_gpu_loss)) if on_gpu_loss is not None else None
         if sampler is not None:
@@ -112,11 +112,11 @@ def create_app(
         close_prefixes(app)
         app = mount_page(app, service, host, settings, board)
 
-    async def take_leave(again: bool) -> None:
+    async def take_leave(again: restart.Reason | None) -> None:
         if board is not None and board.watched:
-            board.put("ending", "again" if again else "closed")
+            board.put("ending", "closed" if again is None else "again")
             await asyncio.sleep(FAREWELL_S)
-        await service.close()
+        await service.close("closed" if again is None else "gpu_lost" if again == "gpu" else "restarted")
         if board is not None and board.watched:
             await asyncio.sleep(FAREWELL_S)  # for the ends of the replies, with their figures
 
@@ -221,14 +221,14 @@ def run_server(
 
 class Server(uvicorn.Server):
     """uvicorn's server that says when it answers and ends replies before it waits for connections. `before_shutdown` is
-    told whether it is to start again; `meanwhile` runs while connections are waited for, and ends with that."""
+    told why it is to start again, if it is; `meanwhile` runs while connections are waited for, and ends with that."""
 
     def __init__(
         self,
         config: uvicorn.Config,
         *,
         on_started: Callable[[], None],
-        before_shutdown: Callable[[bool], Coroutine[Any, Any, None]],
+        before_shutdown: Callable[[restart.Reason | None], Coroutine[Any, Any, None]],
         meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         super().__init__(config)
@@ -252,7 +252,7 @@ class Server(uvicorn.Server):
             self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        closing = asyncio.create_task(self._before_shutdown(self.restart_reason is not None))
+        closing = asyncio.create_task(self._before_shutdown(self.restart_reason))
         while not closing.done() and not self.force_exit:
             await asyncio.wait({closing}, timeout=0.05)
         ending = asyncio.create_task(self._meanwhile()) if self._meanwhile is not None else None

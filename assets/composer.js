@@ -11,6 +11,7 @@ import { shortcut } from "./shortcuts.js";
 import { said, t } from "./words.js";
 
 const TALLEST_SHARE = 0.4; // of the window's height
+const SENDS_WITHIN_MS = 10_000; // what is sent without a connection goes out by itself if there is one so soon
 
 export class Composer {
   /**
@@ -25,7 +26,8 @@ export class Composer {
     this.lastReading = null;
     this.last = null; // id of the last turn that is shown, once it is known
     this.isLargest = false; // the context is all that the model can have
-    this.closed = false; // Octavo has ended
+    this.reach = "open"; // "lost": nothing is heard of Octavo; "closed": it has ended
+    this.unsent = null; // {text, chat, until}: to be sent when the connection is there
     this.text = h("textarea", {
       rows: "1",
       placeholder: t("composer.placeholder"),
@@ -201,9 +203,29 @@ export class Composer {
     this.sending = again ? this.lost : { nonce: nonce(), text, chat: this.chat, files, settings: this.draft.settings };
     if (!this.actions.send(this.sending)) {
       this.sending = null;
-      this.say(t("composer.offline"));
+      if (this.reach === "closed") this.say(t("composer.offline"));
+      else this.sendLater(text);
     }
     this.update();
+  }
+
+  /** There is no connection yet, or none again: what was to be sent goes out with it, unless that takes too long. */
+  sendLater(text) {
+    clearTimeout(this.unsent?.timer);
+    const timer = setTimeout(() => {
+      this.unsent = null;
+      this.say(t("composer.offline"), "error");
+    }, SENDS_WITHIN_MS);
+    this.unsent = { text, chat: this.chat, timer };
+    this.say(t("composer.waits"));
+  }
+
+  /** Whether `unsent` was waiting for the connection, and is what the reader still wants to send. */
+  takeUnsent() {
+    const { unsent } = this;
+    clearTimeout(unsent?.timer);
+    this.unsent = null;
+    return unsent !== null && unsent.text === this.text.value && unsent.chat === this.chat;
   }
 
   /** The server has stored it. */
@@ -232,11 +254,11 @@ export class Composer {
     if (message.code === "file_lost") this.gauge.soon({ now: true });
   }
 
-  /** Octavo was closed, or is there again. */
-  setClosed(closed) {
-    if (closed === this.closed) return;
-    this.closed = closed;
-    this.say(null);
+  /** Octavo was "closed", is "lost" (nothing is heard of it), or is there again ("open"). */
+  setReach(reach) {
+    if (reach === this.reach) return;
+    this.reach = reach;
+    if (!this.unsent) this.say(null);
     this.update();
   }
 
@@ -247,6 +269,10 @@ export class Composer {
   }
 
   connectionBack() {
+    this.setReach("open");
+    const sends = this.takeUnsent();
+    if (this.hint.dataset.about === "connection") this.say(null);
+    if (sends) this.send();
     if (!this.lastReading) this.gauge.soon({ now: true });
   }
 
@@ -310,12 +336,16 @@ export class Composer {
 
   /** A line under the box; null: what is to be said of the window, else the usual hint. */
   say(text, kind = "calm", actions = []) {
-    if (text === null && this.closed) [text, kind] = [t("composer.closed"), "error"];
+    if (text === null && this.reach !== "open") {
+      [text, kind] = [t(this.reach === "closed" ? "composer.closed" : "composer.offline"), "error"];
+    }
     const window = text === null ? this.windowWords() : null;
     const [words, how, ways] = window ?? [text ?? t("composer.hint"), kind, actions];
     this.hint.className = `hint ${how}`;
     this.hint.classList.toggle("idle", text === null && !window);
+    const isConnection = [t("composer.offline"), t("composer.closed"), t("composer.waits")].includes(text);
     if (window) this.hint.dataset.about = "window";
+    else if (isConnection) this.hint.dataset.about = "connection";
     else delete this.hint.dataset.about;
     const buttons = ways.map(({ label, run }) => h("button", { type: "button", class: "link", onclick: run }, label));
     if (this.hint.textContent !== [words, ...ways.map(({ label }) => label)].join(""))
@@ -344,7 +374,7 @@ export class Composer {
     const idle = !this.writing && (empty || tooLong || this.sending !== null);
     if (!this.writing) this.button.title = tooLong ? this.windowWords()?.[0] ?? label : label;
     if (idle && document.activeElement === this.button) this.focus(); // a disabled button would lose the keyboard
-    this.button.disabled = idle || this.closed;
+    this.button.disabled = idle || this.reach === "closed";
   }
 }
 

@@ -49,6 +49,11 @@ export class Header {
     if (yes) this.chip.dataset.state = this.current?.state ?? "";
   }
 
+  /** Whether the model is still there cannot be known. */
+  lost() {
+    this.chip.dataset.state = "lost";
+  }
+
   /** The model is gone with the server. */
   closed() {
     this.chip.dataset.state = "closed";

@@ -26,7 +26,7 @@ export class ModelQuestion {
       return;
     }
     const names = { chat: nameOf(chat.model), loaded: loaded && (model.info?.name ?? nameOf(loaded)) };
-    const text = t(loaded ? "question.other" : "question.none", names);
+    const text = t(!loaded ? "question.none" : model.state === "ready" ? "question.other" : "question.loading", names);
     if (this.element.firstChild?.textContent === text) return;
     const way = (label, onclick) => h("button", { type: "button", class: "plain", onclick }, label);
     const stay = loaded && way(t("question.stay", names), () => this.actions.use());

@@ -20,6 +20,7 @@ import { build, language, panels as panelNames } from "./strings.js";
 import { t, worded } from "./words.js";
 
 const PARTS = ["octavo-nav", "octavo-chats", "octavo-header", "octavo-talk", "octavo-composer", "octavo-panel"];
+const LOST_AFTER_MS = 1000; // without a connection; shorter breaks are nothing to trouble anyone with
 const LIST_MESSAGES = new Set(["list", "listed", "unlisted"]);
 
 class Page {
@@ -40,6 +41,7 @@ class Page {
       chat: () => this.chat,
       list: () => this.list,
       talk: () => this.talk,
+      models: () => this.models,
     });
     this.list = new ChatList(chats, {
       ...this.chatting.listActions,
@@ -103,7 +105,6 @@ class Page {
     this.panels.on("ending", (how) => {
       this.ending = how;
       this.header.ending(how);
-      this.talk.leave();
     });
     this.panels.on("news", (items) => items.forEach(tellOnce));
     this.shade = chats.parentElement;
@@ -144,30 +145,40 @@ class Page {
   }
 
   connected() {
-    this.ending = null;
+    clearTimeout(this.losing);
+    this.ending = this.losing = null;
     wake();
-    this.composer.setClosed(false);
     this.header.connected(true);
-    this.composer.connectionBack();
     this.ask();
+    this.composer.connectionBack();
   }
 
+  /** The connection was lost, or could not be made once more. */
   disconnected() {
     this.header.connected(false);
     this.composer.connectionLost();
     this.chatting.connectionLost();
     if (this.ending === "closed") this.freeze();
+    else this.losing ??= setTimeout(() => this.lost(), LOST_AFTER_MS);
     void this.checkKey();
     for (const waiting of this.sources.values()) waiting.reject(new Error("connection lost"));
     this.sources.clear();
   }
 
+  /** Nothing is known of Octavo: whether it works, and whether it still writes. */
+  lost() {
+    this.talk.freeze(t("turn.lost"));
+    this.list.freeze();
+    this.header.lost();
+    this.composer.setReach("lost");
+  }
+
   /** Octavo was closed on purpose, and will not be back by itself. */
   freeze() {
-    this.talk.freeze();
+    this.talk.freeze(t("said.closed"));
     this.list.freeze();
     this.header.closed();
-    this.composer.setClosed(true);
+    this.composer.setReach("closed");
     rest();
   }
 

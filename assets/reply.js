@@ -115,7 +115,7 @@ export class ReplyTurn {
     this.element.classList.toggle("blank", this.answer.element.childElementCount === 0);
   }
 
-  /** What stands around the text. */
+  /** What stands around the text; returns in words how the reply has ended, where it has just now. */
   about(about) {
     const ended = this.live && about.status !== "streaming";
     this.told = about;
@@ -133,21 +133,20 @@ export class ReplyTurn {
     this.footer.hidden = this.live && this.versions.element.hidden;
     this.copyButton.hidden = this.editButton.hidden = blank;
     this.continueButton.hidden = blank && this.thoughtBox.hidden;
-    this.figures.replaceChildren(...(this.live ? [] : figures(about.stats, about.status)));
-    return ended;
+    this.figures.replaceChildren(...(this.live ? [] : figures(about)));
+    return ended ? outcome(about) : null;
   }
 
-  leave() {
-    this.cutOff = this.live;
-  }
-
-  /** Nobody writes here any more, and perhaps nobody was there to say so: what has come stays. */
-  freeze() {
+  /**
+   * Nobody is heard of who could go on writing, as `words` say: what has come stays, until the server says how it is.
+   * Returns whether that ended something.
+   */
+  freeze(words) {
     const { told } = this;
-    if (!this.live && !(this.cutOff && told.status === "stopped")) return;
-    const thinking = told.thinking && { seconds: null, ...told.thinking, over: true };
-    const notices = [...told.notices, { text: t("turn.closed") }];
-    this.about({ ...told, status: "stopped", progress: null, thinking, notices });
+    if (!this.live) return false;
+    const thinking = told.thinking && { over: true, seconds: told.thinking.over ? told.thinking.seconds : null };
+    this.about({ ...told, status: "stopped", error: { text: words }, progress: null, thinking });
+    return true;
   }
 
   place({ version, versions }) {
@@ -201,11 +200,26 @@ export class ReplyTurn {
     const blank = this.answer.element.childElementCount === 0;
     if (about.status === "failed") {
       const retry = h("button", { type: "button", class: "plain", onclick: () => this.actions.retry(this.id) }, t("turn.retry"));
-      notes.push(h("div", { class: "failure", role: "alert" }, h("p", {}, said(about.error?.code, {}, about.error?.text || t("turn.failed"))), retry));
+      const load = about.error?.code === "no_model" ? this.loadButton() : "";
+      notes.push(h("div", { class: "failure", role: "alert" }, h("p", {}, why(about)), load, retry));
+    } else if (about.status === "stopped" && about.error) {
+      notes.push(h("p", { class: "notice" }, why(about)));
     } else if (about.status === "stopped" && blank) {
       notes.push(h("p", { class: "notice" }, t("turn.stopped")));
     }
     this.notes.replaceChildren(...notes);
+  }
+
+  /** Loads the model that is missing and then asks for the reply again. */
+  loadButton() {
+    const id = this.actions.model();
+    const button = h("button", { type: "button", class: "plain" }, id ? t("turn.load", { id }) : t("turn.load.usual"));
+    button.onclick = async () => {
+      button.disabled = true;
+      if (await this.actions.load()) this.actions.retry(this.id);
+      else button.disabled = false;
+    };
+    return button;
   }
 
   /** The button goes while the reply is written: the keyboard stays in this turn. */
@@ -248,8 +262,21 @@ function meter(share, cached = 0) {
   return bar;
 }
 
-function figures(stats, status) {
-  if (!stats) return status === "stopped" ? [h("span", {}, t("reason.aborted"))] : [];
+/** Why a reply failed, or what cut it off. */
+function why({ error }) {
+  return said(error?.code, {}, error?.text || t("turn.failed"));
+}
+
+/** How a reply has ended, for who does not see it. */
+function outcome({ status, stats, error }) {
+  if (status === "failed") return t("turn.failed"); // the reason is an alert of its own
+  if (status === "stopped") return error ? why({ error }) : t("turn.halted");
+  return t(stats?.reason === "length" ? "turn.limit" : "turn.finished");
+}
+
+function figures({ stats, status, error }) {
+  const isCut = status === "stopped" && Boolean(error);
+  if (!stats) return status === "stopped" ? [h("span", {}, t(isCut ? "reason.interrupted" : "reason.aborted"))] : [];
   const parts = [];
   if (stats.speed > 0) parts.push(t("figures.speed", { n: speed(stats.speed) }));
   if (stats.tokens > 0) parts.push(t("figures.first", { s: duration(stats.first) }));
@@ -261,6 +288,7 @@ function figures(stats, status) {
     parts.push(stats.speedup > 1.05 ? t("figures.faster", guesses) : t("figures.accepted", guesses));
   }
   if (stats.left_out) parts.push(t("figures.left", { n: stats.left_out }));
-  parts.push(has(`reason.${stats.reason}`) ? t(`reason.${stats.reason}`) : stats.reason);
+  const reason = isCut ? "interrupted" : stats.reason;
+  parts.push(has(`reason.${reason}`) ? t(`reason.${reason}`) : reason);
   return parts.map((text) => h("span", {}, text));
 }

@@ -177,14 +177,12 @@ export class Talk {
     this.chats.delete(id);
   }
 
-  /** Octavo is about to end what is being written. */
-  leave() {
-    for (const { last } of this.chats.values()) if (last instanceof ReplyTurn) last.leave();
-  }
-
-  /** Octavo was closed: the replies that were being written end here. */
-  freeze() {
-    for (const { last } of this.chats.values()) if (last instanceof ReplyTurn) last.freeze();
+  /** Octavo is gone or out of reach, as `words` say: the replies that were being written rest here. */
+  freeze(words) {
+    for (const chat of this.chats.values()) {
+      const frozen = chat.last instanceof ReplyTurn && chat.last.freeze(words);
+      if (frozen && chat === this.chat) announce(words);
+    }
     this.settle();
     this.onChange();
   }
@@ -266,9 +264,11 @@ export class Talk {
         chat.find(message.id)?.patch(message);
         this.settle();
         return;
-      case "about":
-        if (chat.find(message.id)?.about(message)) announce(t("turn.finished"));
+      case "about": {
+        const ending = chat.find(message.id)?.about(message);
+        if (ending) announce(ending);
         break;
+      }
     }
     this.settle();
     this.onChange();

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
+from octavo.app.chat.cuts import SENTENCES
 from octavo.app.chat.errors import ChatError
 from octavo.app.chat.import_chatgpt import is_chatgpt, read_chatgpt
 from octavo.app.chat.sampling import sampling_params
@@ -108,6 +109,7 @@ def _read_message(item: Mapping[str, Any], chat_id: str, number: int) -> Message
     if role is None:
         return None
     status = next((status for status in STATUSES if status == item.get("status")), STATUSES[0])
+    error = text(item.get("error")) or None
     return Message(
         id=text(item.get("id"))[:64] or f"{chat_id}-{number}",
         chat_id=chat_id,
@@ -115,7 +117,8 @@ def _read_message(item: Mapping[str, Any], chat_id: str, number: int) -> Message
         content=text(item.get("text")),
         reasoning=text(item.get("reasoning")),
         status=status,
-        error=text(item.get("error")) or None,
+        error=error,
+        error_code=next((cut for cut, sentence in SENTENCES.items() if sentence == error), None),
         stats=_read_stats(item.get("stats")),
         created_s=seconds(item.get("created")),
         parent_id=text(item.get("after")) or None,

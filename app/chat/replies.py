@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
+from octavo.app.chat.cuts import Cut
 from octavo.app.chat.endings import Endings
 from octavo.app.chat.news import News
 from octavo.app.chat.preparation import prepare_reply
@@ -77,11 +78,11 @@ class Replies(Container[str]):
         """Replies that have ended and are not on disk yet, by id; a copy."""
         return self._endings.waiting
 
-    async def close(self) -> None:
-        """Stop all, keeping what they have, and store what is not stored."""
+    async def close(self, cut: Cut) -> None:
+        """Stop all, keeping what they have and saying why, and store what is not stored."""
         replies = list(self._running.values())
         for reply in replies:
-            reply.stop()
+            reply.stop(cut)
         for reply in replies:
             await reply.wait()
         await self._endings.close()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from octavo.app.chat.cuts import SENTENCES, Cut
 from octavo.app.chat.errors import ChatError
 from octavo.app.chat.patience import patiently
 from octavo.app.chat.store import ChatStore, StoreError
@@ -77,6 +78,7 @@ class Reply:
         self._grown = False  # has got text or thoughts in this run
         self._begun = False
         self._stopped = False
+        self._cut: Cut | None = None
 
     @property
     def request_id(self) -> str | None:
@@ -102,9 +104,12 @@ class Reply:
         """Begin, on the running loop. `on_end` is called once, with all of it, just before the Ended event."""
         self._task = asyncio.create_task(self._run(on_end), name=f"reply-{self._message.id}")
 
-    def stop(self) -> None:
-        """End it soon with what it has. The engine frees its pages first where it can."""
+    def stop(self, cut: Cut | None = None) -> None:
+        """End it soon with what it has; `cut` says what ends it, if nobody asked for that. The engine frees its pages
+        first where it can."""
         task = self._task
+        if not self._stopped:
+            self._cut = cut
         self._stopped = True
         if task is None or task.done() or not self._begun:  # a task cancelled before its first step would run nothing
             return
@@ -131,6 +136,8 @@ class Reply:
             log.exception("A reply failed")
             sentence = f"The reply failed unexpectedly ({type(error).__name__})."
             outcome = _Outcome("failed", error=sentence, code="unexpected")
+        if outcome.status == "stopped" and self._cut is not None:
+            outcome.error, outcome.code = SENTENCES[self._cut], self._cut
         if self._handle is not None and outcome.status != "complete":  # perhaps left before the engine has ended it
             self._handle.abort()
         self._flush()
@@ -241,9 +248,9 @@ class Reply:
             accepted_tokens=event.usage.accepted_tokens,
             speedup=event.usage.speedup,
         )
+        if event.reason in ("error", "aborted") and not self._stopped and self._host.engine is not engine:
+            return _Outcome("failed", MODEL_GONE, stats, "model_gone")
         if event.reason == "error":
-            if self._host.engine is not engine:
-                return _Outcome("failed", MODEL_GONE, stats, "model_gone")
             return _Outcome("failed", event.error or "The engine could not finish this reply.", stats)
         return _Outcome("stopped" if event.reason == "aborted" else "complete", None, stats)
 
@@ -311,6 +318,7 @@ class Reply:
 
     def _save(self) -> None:
         self._save_timer = None
+        self._flush()  # or what came last would be saved by the next text only, and there may be none for long
         message = self.message
         try:
             self._store.save_partial(message.id, message.content, message.reasoning, message.token_ids)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from octavo.app.chat.cuts import Cut
 from octavo.app.chat.errors import ChatBusyError, ChatError, OtherModelError, StaleChatError, UnknownChatError
 from octavo.app.chat.live import Subscription
 from octavo.app.chat.news import News
@@ -65,16 +66,16 @@ class ChatService:
         self._purging: asyncio.Task[None] | None = None
         self._closing = False
 
-    async def start(self) -> None:
-        """Take over the running loop and close what a dead process left open."""
+    async def start(self, cut: Cut = "interrupted") -> None:
+        """Take over the running loop and close what a dead process left open; `cut` is why it is dead."""
         self._news.bind()
-        await patiently(self.store.close_open_replies)
+        await patiently(lambda: self.store.close_open_replies(cut))
         self._purge_later()
 
-    async def close(self) -> None:
-        """Stop all replies, keeping what they have, and end all subscriptions."""
+    async def close(self, cut: Cut = "closed") -> None:
+        """Stop all replies, keeping what they have and why they end, and end all subscriptions."""
         self._closing = True
-        await self._replies.close()
+        await self._replies.close(cut)
         if self._purging is not None:
             await asyncio.wait([self._purging])
         self._news.close()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from octavo.app.chat import store_search
+from octavo.app.chat.cuts import SENTENCES, Cut
 from octavo.app.chat.store_file import StoreError, StoreFile
 from octavo.app.chat.store_rows import from_stats, pack, to_message, unpack
 from octavo.app.chat.types import Message, MessageStatus, ReplyStats
@@ -111,12 +112,15 @@ class ReplyStore:
                 current = row["base_id"]
         return tuple(token for piece in reversed(pieces) for token in piece)
 
-    def close_open_replies(self) -> int:
-        """Mark replies that a dead process left unfinished as stopped; how many there were."""
+    def close_open_replies(self, cut: Cut = "interrupted") -> int:
+        """Mark replies that a dead process left unfinished as stopped, by what; how many there were."""
         with self._file.writing() as db:
             rows = db.execute("SELECT seq, content FROM messages WHERE status = 'streaming'").fetchall()
             for row in rows:
-                db.execute("UPDATE messages SET status = 'stopped' WHERE seq = ?", (row["seq"],))
+                db.execute(
+                    "UPDATE messages SET status = 'stopped', error = ?, error_code = ? WHERE seq = ?",
+                    (SENTENCES[cut], cut, row["seq"]),
+                )
                 store_search.index_message(db, row["seq"], row["content"])
         return len(rows)
 

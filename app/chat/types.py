@@ -54,7 +54,7 @@ class Message:
     content: str
     reasoning: str = ""
     status: MessageStatus = "complete"
-    error: str | None = None  # one sentence, if status is "failed"
+    error: str | None = None  # one sentence, if status is "failed", or "stopped" by something else than the user
     stats: ReplyStats | None = None
     created_s: float = 0.0  # seconds since the epoch
     token_ids: tuple[int, ...] = ()

@@ -9,6 +9,7 @@ import pytest
 from chatting import ended, run, serving, some_text
 from fake_engine import FakeEngine
 
+from octavo.app.chat.cuts import SENTENCES, Cut
 from octavo.app.chat.store import ChatStore
 from octavo.app.chat.types import (
     Append,
@@ -28,6 +29,7 @@ def test_stop_keeps_what_is_there_and_frees_the_engine(tmp_path: Path) -> None:
             assert service.stop(chat.id)
             last = await asyncio.wait_for(ended(service, chat.id), 1)
             assert last.status == "stopped"
+            assert last.error is None  # it was asked for
             assert last.content
             assert ("word " * 1000).startswith(last.content)
             assert last.stats is not None
@@ -118,6 +120,7 @@ def test_closing_keeps_what_running_replies_have(tmp_path: Path) -> None:
         stored = store.get_message(reply.id)
         assert stored is not None
         assert stored.status == "stopped"
+        assert (stored.error_code, stored.error) == ("closed", SENTENCES["closed"])
         assert stored.content.startswith("word ")
 
     run(test)
@@ -137,5 +140,25 @@ def test_a_restart_closes_what_was_left_open(tmp_path: Path) -> None:
             assert stored.messages[-1].status == "stopped"
             await service.send(chat.id, "again")
             assert (await ended(service, chat.id)).content == "You said: again"
+
+    run(test)
+
+
+@pytest.mark.parametrize("cut", ["interrupted", "gpu_lost"])
+def test_what_a_dead_process_left_says_what_cut_it_off_until_it_is_continued(tmp_path: Path, cut: Cut) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, FakeEngine(lambda _: "more")) as (service, _):
+            store = service.store
+            chat = service.create_chat()
+            await service.send(chat.id, "go")
+            last = await ended(service, chat.id)
+            store.reopen_reply(last.id)  # as a process leaves it that dies
+            await service.start(cut)
+            stored = store.get_message(last.id)
+            assert stored is not None
+            assert (stored.status, stored.error_code, stored.error) == ("stopped", cut, SENTENCES[cut])
+            await service.continue_reply(chat.id)
+            last = await ended(service, chat.id)
+            assert (last.status, last.error, last.error_code) == ("complete", None, None)
 
     run(test)

@@ -1,0 +1,175 @@
+"""Without a connection the page says so, pretends nothing, and goes on by itself when Octavo is back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import answer, send, until, wait_for_end
+
+Page = Any  # playwright's; it need not be installed to collect these tests
+
+ANNOUNCED = """
+    window.announced = [];
+    const isTold = (node) => node.nodeType === 1 && node.matches("body > .offscreen[role=status]");
+    new MutationObserver((changes) => {
+        for (const { target } of changes) if (isTold(target)) window.announced.push(target.textContent);
+    }).observe(document, { subtree: true, childList: true });
+"""
+
+
+DOWN = """
+    const Own = window.WebSocket;
+    window.WebSocket = class {
+        static OPEN = Own.OPEN;
+        constructor(address) {
+            if (!window.down) return (window.socket = new Own(address));
+            this.readyState = Own.CONNECTING;
+            setTimeout(() => {
+                this.readyState = Own.CLOSED;
+                this.onclose?.();
+            }, 10);
+        }
+    };
+"""
+
+
+@pytest.fixture
+def home(server: Any, open_context: Callable[..., Any]) -> Page:
+    return opened(server, open_context)
+
+
+def opened(server: Any, open_context: Callable[..., Any]) -> Page:
+    """A page of whose announcements a list is kept, and which `cut_off` can cut off."""
+    context = open_context(server, viewport={"width": 1280, "height": 800}).context
+    context.add_init_script(ANNOUNCED)
+    context.add_init_script(DOWN)
+    page = context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    return page
+
+
+def cut_off(page: Page) -> None:
+    page.evaluate("window.down = true; window.socket.close()")
+    page.locator(".offline").wait_for()
+
+
+def hint(page: Page) -> str:
+    return page.locator("#composer-hint").inner_text()
+
+
+def test_what_is_sent_while_octavo_comes_back_goes_out_by_itself(home: Page) -> None:
+    cut_off(home)
+    send(home, "echo patience")
+    assert "sent as soon as it answers" in hint(home)
+    home.locator(".chip[data-state=lost]").wait_for()
+    assert "sent as soon as it answers" in hint(home)
+    home.evaluate("window.down = false")
+    wait_for_end(home)
+    assert answer(home) == "patience"
+    assert home.locator("article.user").count() == 1
+    assert hint(home).startswith("Enter sends")
+    assert home.get_by_role("textbox", name="Message").input_value() == ""
+    assert home.locator(".chip[data-state=ready]").count() == 1
+
+
+def test_what_cannot_be_sent_soon_stays_and_the_line_goes_with_the_connection(home: Page) -> None:
+    home.clock.install()
+    cut_off(home)
+    send(home, "echo too late")
+    home.clock.run_for(11_000)
+    assert "Your text stays here" in hint(home)
+    home.evaluate("window.down = false")
+    home.clock.run_for(6000)
+    until(home, "document.querySelector('#composer-hint').innerText.startsWith('Enter sends')")
+    assert home.get_by_role("textbox", name="Message").input_value() == "echo too late"
+    assert home.locator("article.user").count() == 0
+
+
+def test_what_was_changed_meanwhile_is_not_sent(home: Page) -> None:
+    cut_off(home)
+    send(home, "echo first thought")
+    home.get_by_role("textbox", name="Message").fill("echo second thought")
+    home.evaluate("window.down = false")
+    home.wait_for_selector(".offline", state="hidden")
+    home.wait_for_timeout(300)
+    assert home.get_by_role("textbox", name="Message").input_value() == "echo second thought"
+    assert home.locator("article.user").count() == 0
+
+
+def test_enter_before_a_new_tab_is_connected_sends_with_the_connection(server: Any, open_context: Any) -> None:
+    context = open_context(server).context
+    context.add_init_script(DOWN)
+    context.add_init_script("window.down = true")
+    page = context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready")
+    send(page, "echo at once")
+    assert "sent as soon as it answers" in hint(page)
+    page.evaluate("window.down = false")
+    wait_for_end(page)
+    assert answer(page) == "at once"
+
+
+def test_a_reply_goes_on_where_a_lost_connection_comes_back(home: Page) -> None:
+    send(home, "clock 200")
+    home.wait_for_selector("article.reply.live p")
+    cut_off(home)
+    home.wait_for_selector("article.reply.last:not(.live) >> text=The connection to Octavo broke")
+    home.evaluate("window.down = false")
+    home.wait_for_selector("article.reply.live")
+    assert home.locator("article.reply .notice").count() == 0
+    wait_for_end(home)
+    assert len(answer(home).split()) == 200
+    until(home, "window.announced.at(-1) === 'The reply is complete.'")
+
+
+def test_how_a_reply_ended_is_announced_as_it_was(home: Page) -> None:
+    send(home, "echo whole")
+    wait_for_end(home)
+    until(home, "window.announced.at(-1) === 'The reply is complete.'")
+    send(home, "clock 4000")
+    home.wait_for_selector("article.reply.live p")
+    home.keyboard.press("Escape")
+    wait_for_end(home)
+    until(home, "window.announced.at(-1) === 'The reply was stopped.'")
+    send(home, "fail")
+    home.wait_for_selector("article.reply [role=alert]")
+    until(home, "window.announced.at(-1) === 'The reply failed.'")
+
+
+def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(
+    browser: object, make_server: Callable[..., Any], open_context: Any
+) -> None:
+    server = make_server()
+    page = opened(server, open_context)
+    send(page, "clock 4000")
+    page.wait_for_selector("article.reply.live p")
+    page.wait_for_timeout(2500)  # until some of it is on disk
+    server.process.kill()
+    server.process.wait(20)
+    page.wait_for_selector("article.reply.last:not(.live) >> text=The connection to Octavo broke")
+    assert page.locator(".row-chat.writing, .chip[data-state=ready], .send.stops").count() == 0
+    assert "not reachable right now" in hint(page)
+    assert "Reconnecting" in page.locator(".offline").inner_text()
+    assert page.evaluate("window.announced").count(page.locator("article.reply .notice").inner_text()) == 1
+    server.start()
+    page.wait_for_selector("article.reply.last >> text=Octavo ended unexpectedly while this was being written.")
+    assert page.locator("article.reply .notice").count() == 1
+    assert page.locator("article.reply .figures").inner_text() == "interrupted"
+    until(page, "document.querySelector('#composer-hint').innerText.startsWith('Enter sends')")
+    page.wait_for_selector(".chip[data-state=ready]")
+    send(page, "clock 4000")
+    page.wait_for_selector("article.reply.last.live p")
+    server.process.terminate()
+    page.wait_for_selector(".offline:not([hidden]) >> text=Closed")
+    page.wait_for_selector("article.reply.last:not(.live) >> text=Octavo was closed while this was being written.")
+    server.process.wait(20)
+    page.wait_for_timeout(1500)  # several tries to connect
+    assert page.locator("article.reply.last .notice").count() == 1
+    assert "interrupted" in page.locator("article.reply.last .figures").inner_text()
+    announced = page.evaluate("window.announced")
+    assert "The reply is complete." not in announced
+    assert sum("Octavo was closed" in text for text in announced) == 1
