@@ -4,10 +4,11 @@ import { chooseFiles, exportChats, importFiles } from "./chat_files.js";
 import { confirm, toast } from "./dialog.js";
 import { announce, h } from "./dom.js";
 import { nonce } from "./live.js";
-import { said, t } from "./words.js";
+import { tell } from "./model_actions.js";
+import { said, shownModel, t } from "./words.js";
 
 export class Chatting {
-  /** `page`: say(command), open(id), chat(), list(), talk(). */
+  /** `page`: say(command), open(id), chat(), list(), talk(), models() as the board tells of them. */
   constructor(page) {
     this.page = page;
     this.edits = new Map(); // nonce: how an edited message ends
@@ -121,12 +122,30 @@ export class Chatting {
     return {
       retry: (id) => this.say({ k: "retry", chat: chat(), id }),
       continue: () => this.say({ k: "continue", chat: chat() }),
+      model: () => this.missing()?.name ?? null,
+      load: () => this.loadMissing(),
       version: (id, step) => this.say({ k: "version", chat: chat(), id, step }),
       branch: (id) => this.say({ k: "branch", chat: chat(), id }),
       reveal: (id) => this.say({ k: "reveal", chat: chat(), id }),
       resend: (id, text) => this.resend(id, text),
       editReply: (id, text) => this.say({ k: "edit-reply", chat: chat(), id, text }),
     };
+  }
+
+  /** The model that would write here, where none is loaded: the chat's own, else the last one; null: the settings'. */
+  missing() {
+    const recents = this.page.models()?.recent ?? [];
+    const own = this.page.list().get(this.page.chat())?.model;
+    const id = own ?? recents[0]?.id;
+    if (!id) return null;
+    const { context_length = null, quantization = null } = recents.find((recent) => recent.id === id) ?? {};
+    return { name: shownModel(id).split(/[\\/]/).filter(Boolean).at(-1) ?? id, choice: { id, context_length, quantization } };
+  }
+
+  /** Begin to load it; whether that could be begun. */
+  async loadMissing() {
+    const missing = this.missing();
+    return missing ? (await tell("/load", missing.choice)) !== null : this.say({ k: "load" });
   }
 
   /** Send another version of a message; resolves when it is stored, and otherwise throws why not. */

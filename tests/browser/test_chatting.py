@@ -10,6 +10,10 @@ from driving import answer, chat_id, choose, reply, row_of, send, until, wait_fo
 
 Page = Any  # playwright's; it need not be installed to collect these tests
 
+UNLOAD = """() => fetch('/api/ui/models/unload', {
+    method: 'POST', body: '{"force": true}', headers: { 'content-type': 'application/json' }
+})"""
+
 
 def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
     send(page, "echo " + "one two three four five six seven eight nine ten " * 12)
@@ -25,6 +29,23 @@ def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
     assert "Scripted-135M" in page.locator(".chip").inner_text()
     memory = page.locator("#octavo-model dd", has_text="weights").text_content()
     assert memory.endswith("one chat of 8,192 tokens takes 180 MiB, all chats together grow up to 2 GiB")
+
+
+def test_a_reply_without_a_model_offers_to_load_the_one_of_before(page: Page) -> None:
+    """The last one in a new chat, the chat's own in an old one."""
+    page.evaluate(UNLOAD)
+    page.locator(".chip[data-state=empty]").wait_for()
+    send(page, "echo at last")
+    failure = reply(page).locator(".failure")
+    failure.get_by_text("No model is loaded.").wait_for()
+    failure.get_by_role("button", name=re.compile("^Load .+, then retry$")).click()
+    until(page, "document.querySelector('article.reply.last > .blocks').innerText === 'at last'")
+    page.locator(".chip[data-state=ready]").wait_for()
+    page.evaluate(UNLOAD)
+    page.locator(".chip[data-state=empty]").wait_for()
+    send(page, "echo once more")
+    failure.get_by_role("button", name=re.compile("^Load .+, then retry$")).press("Enter")
+    until(page, "document.querySelector('article.reply.last > .blocks').innerText === 'once more'")
 
 
 def test_the_line_of_figures_says_how_many_guesses_were_right(page: Page) -> None:
