@@ -10,7 +10,7 @@ export class Household {
   constructor(page) {
     this.page = page;
     this.key = null; // shown once, after it was made
-    this.switch = switchControl({ id: "household-open", describedBy: "household-about", save: (open) => this.change({ open }) });
+    this.switch = switchControl({ id: "household-open", describedBy: "household-about", save: (open) => (open ? this.change({ open }) : this.close()) });
     this.more = h("div", {});
     this.element = h(
       "div",
@@ -36,8 +36,9 @@ export class Household {
     if (!state.local) parts.push(h("p", { class: "foot" }, t("settings.elsewhere")));
     else if (state.fixed_by) parts.push(h("p", { class: "foot" }, t("household.fixed", { place: state.fixed_by })));
     if (this.key) parts.push(this.keyBox());
+    if (!state.in_force) parts.push(h("p", { class: "note-line" }, t("household.restart")));
+    if (!state.open && state.has_key) parts.push(...this.keptKey(state));
     if (state.open) {
-      if (!state.in_force) parts.push(h("p", { class: "note-line" }, t("household.restart")));
       parts.push(h("p", { class: "about" }, t(state.addresses.length ? "household.addresses" : "household.noaddress")));
       parts.push(h("ul", { class: "addresses" }, ...state.addresses.map((address) => copyable(address))));
       if (state.local && !this.key) {
@@ -47,6 +48,27 @@ export class Household {
       }
     }
     this.more.replaceChildren(...parts);
+  }
+
+  /** What a key does while only this machine may enter, and how to be rid of it. */
+  keptKey({ local, key_fixed_by: place }) {
+    if (place) return [h("p", { class: "about" }, t("household.keyset"), " ", t("household.keyfixed", { place }))];
+    const drop = h("button", { type: "button", class: "plain", onclick: () => this.drop() }, t("household.drop"));
+    return [h("p", { class: "about" }, t("household.keyset")), ...(local ? [drop] : [])];
+  }
+
+  async drop() {
+    await this.change({ open: false, drop_key: true });
+    this.switch.element.focus();
+  }
+
+  /** The house is closed at once; then whether the key is to go with it. */
+  async close() {
+    await this.change({ open: false });
+    const { open, has_key: hasKey, key_fixed_by: place } = this.state;
+    if (open || !hasKey || place) return;
+    const ask = { title: t("household.drop.ask"), text: t("household.drop.text"), yes: t("household.drop"), no: t("household.keep") };
+    if (await this.page.confirm(ask)) await this.drop();
   }
 
   keyBox() {

@@ -225,3 +225,28 @@ def test_another_device_enters_the_key_once_and_sees_the_same_chats(
     second.goto(house.url)
     second.wait_for_selector("body.octavo-ready")  # not asked again
     forgive(watched, 401)  # the door itself, and the wrong key
+
+
+def test_closing_the_house_asks_whether_the_key_goes_too(home: Page, house: Server) -> None:
+    """The last test here: afterwards this house has no key."""
+    place(home, "Settings")
+    section = home.locator(".household")
+    section.get_by_text("Programs on this machine need it too").wait_for()
+    switch = section.get_by_role("switch")
+    switch.click()
+    section.get_by_text("Takes a restart.").wait_for()
+    assert section.get_by_text("Programs on this machine need it too").count() == 0
+    switch.click()
+    question = home.get_by_role("dialog", name="Drop the key too?")
+    question.get_by_role("button", name="Keep the key").click()
+    section.get_by_text("Programs on this machine need it too").wait_for()
+    assert KEY in (house.folder / "config.yaml").read_text(encoding="utf-8")
+    switch.click()
+    section.get_by_text("Takes a restart.").wait_for()
+    switch.click()
+    question.get_by_role("button", name="Drop the key").click()
+    section.get_by_text("Programs on this machine need it too").wait_for(state="detached")
+    section.get_by_text("Takes a restart.").wait_for()
+    text = (house.folder / "config.yaml").read_text(encoding="utf-8")
+    assert KEY not in text
+    assert "host: 127.0.0.1" in text

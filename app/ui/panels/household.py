@@ -39,7 +39,8 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
             "open": not is_loopback_name(server.host),
             "in_force": server.host == started_with.host and server.api_key == started_with.api_key,
             "has_key": server.api_key is not None,
-            "fixed_by": next((deps.settings.places[key] for key in ("server.host",) if _is_fixed(deps, key)), None),
+            "fixed_by": _fixed_by(deps, "server.host"),
+            "key_fixed_by": _fixed_by(deps, "server.api_key"),
             "addresses": [page_url(address, port) for address in addresses()],
             "local": is_here(request),
         }
@@ -51,7 +52,10 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         body = await read_body(request)
         if body.flag("open"):
             return {"key": await asyncio.to_thread(_open, deps, body.flag("new_key"))}
-        await asyncio.to_thread(_save, deps, {"server.host": HERE})
+        changes: dict[str, object] = {"server.host": HERE}
+        if body.flag("drop_key"):  # else it stays: programs on this machine may be using it
+            changes["server.api_key"] = None
+        await asyncio.to_thread(_save, deps, changes)
         return {"key": None}
 
 
@@ -74,8 +78,9 @@ def _save(deps: PanelDeps, changes: dict[str, object]) -> None:
         raise ApiError(400, describe(error) or str(error), code="invalid_setting") from error
 
 
-def _is_fixed(deps: PanelDeps, key: str) -> bool:
-    return deps.settings.sources[key] in ("flag", "environment")
+def _fixed_by(deps: PanelDeps, key: str) -> str | None:
+    """The flag or variable that says this before config.yaml does."""
+    return deps.settings.places[key] if deps.settings.sources[key] in ("flag", "environment") else None
 
 
 def make_key() -> str:

@@ -40,6 +40,11 @@ def test_opening_the_house_makes_a_key_and_says_it_once(house: House) -> None:
     assert here.client.post(HOUSEHOLD, json={"open": False}).json() == {"key": None}
     assert here.settings.values.server.host == "127.0.0.1"
     assert here.settings.values.server.api_key is not None  # programs may use it
+    assert here.get(HOUSEHOLD)["has_key"] is True
+    here.client.post(HOUSEHOLD, json={"open": False, "drop_key": True})
+    assert here.settings.values.server.api_key is None
+    state = here.get(HOUSEHOLD)
+    assert (state["has_key"], state["key_fixed_by"], state["in_force"]) == (False, None, True)
 
 
 def test_a_house_is_opened_from_inside(house: House) -> None:
@@ -50,7 +55,8 @@ def test_a_house_is_opened_from_inside(house: House) -> None:
 
 
 def test_a_flag_that_fixes_the_address_is_named(house: House) -> None:
-    assert house(server__host="127.0.0.1").get(HOUSEHOLD)["fixed_by"] == "--host"
+    state = house(server__host="127.0.0.1").get(HOUSEHOLD)
+    assert (state["fixed_by"], state["key_fixed_by"]) == ("--host", None)
 
 
 def test_keys_can_be_read_aloud_and_differ() -> None:
