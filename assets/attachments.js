@@ -23,11 +23,15 @@ export function sentFiles(message, files) {
   return h("ul", { class: "files", "aria-label": t("files") }, ...chips);
 }
 
-/** Files on their way into a message. `changed()` is called when the list or a file's state changes. */
+/**
+ * Files on their way into a message. `changed()` is called when the list or a file's state changes; `note(text, kind)`
+ * shows a note and returns the way to end it.
+ */
 export class Files {
-  constructor(changed, complain) {
+  constructor(changed, note) {
     this.changed = changed;
-    this.complain = complain;
+    this.note = note;
+    this.told = new Map(); // kind: {lines, end}, of files that were added together
     this.items = [];
     this.waiting = [];
     this.active = 0;
@@ -64,7 +68,17 @@ export class Files {
     if (ids.length) this.draw();
   }
 
+  /** One note of a kind for all files that are read together: of many notes some would go unread. */
+  complain(text, kind = "error") {
+    const told = this.told.get(kind) ?? { lines: new Set() };
+    told.end?.();
+    told.lines.add(text);
+    told.end = this.note([...told.lines].join("\n"), kind);
+    this.told.set(kind, told);
+  }
+
   add(files) {
+    if (!this.reading) this.told.clear(); // what is said of earlier files stays, but is not said again
     for (const file of files) {
       if (this.items.length >= MOST_FILES) {
         this.complain(t("said.file_many", { most: MOST_FILES }));

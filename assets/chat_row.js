@@ -21,7 +21,7 @@ export class Row {
     this.link.onclick = (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // a new tab or window, as everywhere
       event.preventDefault();
-      actions.open(id, this.found?.message ?? null);
+      actions.open(id, this.found?.message ?? null, this.found?.wanted);
     };
     this.link.onkeydown = (event) => {
       if (event.key === "F2") this.rename();

@@ -12,7 +12,7 @@ const FOLDED_KEY = "octavo-folded"; // names of folders that are closed
 
 export class ChatList {
   /**
-   * `actions`: open(id, message), create(), createTemporary(), hide(), stop(id), update(id, values), organize(id),
+   * `actions`: open(id, message, words), create(), createTemporary(), hide(), stop(id), update(id, values), organize(id),
    * delete(id), keep(id), export(id, format), import(), search(text).
    */
   constructor(panel, actions) {

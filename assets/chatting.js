@@ -21,7 +21,7 @@ export class Chatting {
   get listActions() {
     const say = (command) => this.say(command);
     return {
-      open: (id, message) => this.open(id, message),
+      open: (id, message, words) => this.open(id, message, words),
       createTemporary: () => this.newTemporary(),
       stop: (chat) => say({ k: "stop", chat }),
       update: (chat, values) => say({ k: "update", chat, ...values }),
@@ -41,9 +41,9 @@ export class Chatting {
     return sent;
   }
 
-  open(id, message = null) {
+  open(id, message = null, words = "") {
     this.page.open(id);
-    if (message) this.page.talk().goTo(message);
+    if (message) this.page.talk().goTo(message, words);
   }
 
   newTemporary() {
@@ -194,8 +194,8 @@ export class Chatting {
           }),
         );
         return true;
-      case "restored":
-        this.page.open(message.chat);
+      case "restored": // the reader stays where he is
+        toast(t("restore.done"), { action: { label: t("restore.open"), run: () => this.page.open(message.chat) } });
         return true;
       case "found":
         this.page.list().searched(message);

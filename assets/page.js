@@ -339,7 +339,9 @@ class Page {
       const id = this.list.neighbour(event.key === "ArrowUp" ? -1 : 1);
       if (id !== null) this.open(id);
     } else if (event.key === "Escape" && !document.querySelector("dialog[open], [popover]:popover-open")) {
+      const stops = this.composer.writing && this.composer.box.contains(document.activeElement);
       if (document.body.classList.contains("list-shown")) this.showList(false);
+      else if (this.panels.isOpen && !stops) this.panels.close();
       else if (this.composer.writing) this.live.say({ k: "stop", chat: this.chat });
     }
   }

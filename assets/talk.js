@@ -1,6 +1,7 @@
 // The conversation in the middle: the turns of the open chat, following the reply only while the reader is at its end.
 
 import { announce, h, icon } from "./dom.js";
+import { markFound } from "./found.js";
 import { ReplyTurn } from "./reply.js";
 import { UserTurn } from "./user_turn.js";
 import { t } from "./words.js";
@@ -194,9 +195,12 @@ export class Talk {
     if (keep) this.temporary.append(h("button", { type: "button", class: "plain", onclick: keep }, t("chats.keep")));
   }
 
-  /** Scroll to a turn; it may be in another version or among the earlier ones, and not be here yet. */
-  goTo(id) {
-    this.wanted = { id, revealed: false, tries: 40 };
+  /**
+   * Scroll to a turn, in it to the `words` that were looked for; it may be in another version or among the earlier ones,
+   * and not be here yet.
+   */
+  goTo(id, words = "") {
+    this.wanted = { id, words, revealed: false, tries: 40 };
     this.seek();
   }
 
@@ -208,16 +212,35 @@ export class Talk {
       this.wanted = null;
       this.pinned = false;
       turn.element.scrollIntoView({ block: "center" });
+      this.center(this.mark(turn, wanted.words));
       turn.element.classList.add("found");
       setTimeout(() => turn.element.classList.remove("found"), 2000);
       turn.element.focus({ preventScroll: true });
-    } else if (!wanted.revealed) {
+      return;
+    }
+    if (!wanted.revealed) {
       wanted.revealed = true;
-      this.actions.reveal(wanted.id);
-    } else if (!chat.earlier.hidden && wanted.tries > 0) {
+      this.actions.reveal(wanted.id); // answered only where that changes what is shown
+    }
+    if (!chat.earlier.hidden && wanted.tries > 0) {
       wanted.tries -= 1;
       this.actions.earlier(chat.id);
     }
+  }
+
+  mark(turn, words) {
+    for (const text of turn.element.querySelectorAll(".bubble, :scope > .blocks")) {
+      const range = words && markFound(text, words);
+      if (range) return range;
+    }
+    return null;
+  }
+
+  /** A turn may be taller than the window. */
+  center(range) {
+    if (!range) return;
+    const [place, window] = [range.getBoundingClientRect(), this.scroller.getBoundingClientRect()];
+    this.scroller.scrollTop += (place.top + place.bottom - window.top - window.bottom) / 2;
   }
 
   /** A turn is about to be replaced: `focus` puts the keyboard into its successor, which stands `still` if wanted. */

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 NEWEST_TURNS = 5000  # of the turns in which a word is found, so many are looked at, the newest first
 MOST_HITS = 200
 REWRITTEN_TURNS = 10_000  # an index of so many is written anew within half a second
-BEFORE, AFTER = 30, 90  # characters of a snippet around what was found
+BEFORE, AFTER = 12, 90  # characters of a snippet around what was found: its one line in the list has room for some 30
 
 # Han with its extensions, kana, hangul, bopomofo, Thai, Lao, Myanmar, Khmer: scripts without blanks between words.
 _UNSPACED = "々〆〇㐀-䶿一-鿿豈-﫿\U00020000-\U0003ffffぁ-ゟ゠-ヿㇰ-ㇿᄀ-ᇿ가-힯ㄅ-ㄯก-๛ກ-ໟက-႟ក-៿"
@@ -114,8 +114,10 @@ def snippet(content: str, terms: Iterable[str]) -> str:
     places = [place for term in terms if (place := lowered.find(term)) >= 0]
     start = max(0, min(places, default=0) - BEFORE)
     end = min(len(text), min(places, default=0) + AFTER)
-    if start > 0 and (blank := text.find(" ", start, start + BEFORE // 2)) >= 0:
+    if start > 0 and (blank := text.find(" ", start - 1, start + BEFORE - 1)) >= 0:
         start = blank + 1
+    if end < len(text) and (blank := text.rfind(" ", min(places, default=0) + AFTER // 2, end + 1)) >= 0:
+        end = blank
     return ("…" if start > 0 else "") + text[start:end] + ("…" if end < len(text) else "")
 
 

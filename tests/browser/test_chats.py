@@ -120,8 +120,11 @@ def test_the_list_finds_pins_sorts_and_undoes(page: Page) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     row_of(page, tower).wait_for(state="detached")
     page.get_by_role("button", name="Undo").click()
-    page.wait_for_url(f"**/?c={tower}")
     row_of(page, tower).wait_for()
+    page.get_by_text("The chat is back in the list.").wait_for()
+    assert "c=" not in page.url  # the reader stays where he is
+    page.get_by_role("button", name="Open it").click()
+    page.wait_for_url(f"**/?c={tower}")
     wait_for_end(page)
     assert answer(page) == "我们去看海边的灯塔"
 
@@ -274,6 +277,42 @@ def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
     question.wait_for(state="hidden")
     page.get_by_role("textbox", name="Message").press("Enter")
     ended(page, ["echo before", "before", "echo after", "after"])
+
+
+def test_a_search_opens_a_long_chat_at_the_words_and_marks_them(page: Page, server: Any) -> None:
+    store = ChatStore(server.folder / "chats.sqlite3")
+    chat = store.create_chat()
+    store.update_chat(chat.id, title="Harbours")
+    with store.together():
+        for number in range(60):
+            store.add_message(chat.id, "user", f"What of quay {number}?")
+            lines = "A line about ships and their harbours.\n\n" * 30
+            text = lines + "In the unreasonably long sentence before it stands the lighthouse-keeperess.\n\n" + lines
+            store.add_message(chat.id, "assistant", text if number == 3 else "A reply about the sea.")
+    store.close()
+    page.reload()
+    page.wait_for_selector("body.octavo-ready")
+    for wanted, words in [("quay 7", "7"), ("lighthouse-keeperess", "lighthouse-keeperess")]:
+        page.get_by_role("searchbox").fill(wanted)
+        mark = row_of(page, chat.id).locator(".more mark").last
+        mark.wait_for()
+        inside = "mark => mark.getBoundingClientRect().right <= mark.parentElement.getBoundingClientRect().right"
+        assert mark.evaluate(inside), "the list cuts the word that was looked for"
+        row_of(page, chat.id).locator("a").click()
+        until(page, "CSS.highlights.has('octavo-found')")
+        place = page.evaluate(
+            """() => {
+                const [place] = [...CSS.highlights.get('octavo-found')].slice(-1);
+                const seen = document.querySelector('.scroller').getBoundingClientRect();
+                const box = place.getBoundingClientRect();
+                return [place.toString(), box.top >= seen.top && box.bottom <= seen.bottom];
+            }"""
+        )
+        assert place == [words, True]
+        assert page.evaluate("document.activeElement.closest('article') !== null")
+        page.evaluate("CSS.highlights.clear()")
+        page.get_by_role("searchbox").fill("")
+        page.locator(".create").click()
 
 
 def test_a_long_list_and_a_long_chat_cost_no_more_than_what_is_seen(make_server: Any, open_context: Any) -> None:

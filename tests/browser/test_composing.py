@@ -63,6 +63,38 @@ def test_files_are_attached_counted_kept_over_a_reload_and_sent(page: Page) -> N
     assert page.evaluate("window.hit") is None
 
 
+def test_of_bad_files_that_come_together_each_is_named(page: Page) -> None:
+    names = ["pic.png", "song.mp3", "film.mp4", "pack.zip", "empty.txt"]
+    heads = [b"\x89PNG\r\n\x1a\n\0\0", b"ID3\x03\0\0\0\0", b"\0\0\0\x18ftypisom", b"PK\x03\x04\0\0", b""]
+    files = [{"name": name, "mimeType": "", "buffer": head} for name, head in zip(names, heads)]
+    page.set_input_files("#octavo-composer input[type=file]", files)
+    note = page.locator(".toast.error")
+    for name in names:
+        note.filter(has_text=name).wait_for()
+    assert note.count() == 1
+    assert len(note.locator("p").inner_text().splitlines()) == len(names)
+
+
+def test_escape_closes_a_panel_wherever_the_keyboard_is_and_stops_a_reply_from_its_box(page: Page) -> None:
+    for name in ("Settings", "Models", "Monitor"):
+        page.get_by_role("button", name=name, exact=True).click()
+        page.locator(f"#octavo-panel .panel-{name.lower()}").wait_for()
+        page.get_by_role("textbox", name="Message").focus()
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#octavo-panel", state="hidden")
+    send(page, "clock 4000")
+    page.wait_for_selector("article.reply.live p")
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.locator("#octavo-panel .panel-settings").wait_for()
+    page.get_by_role("textbox", name="Message").focus()
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    assert page.locator("#octavo-panel").is_visible()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#octavo-panel", state="hidden")
+
+
 def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
     page.get_by_role("button", name="Preset", exact=True).click()
     panel = page.get_by_role("complementary", name="Presets")

@@ -184,6 +184,18 @@ def test_on_a_phone_the_list_slides_over_the_conversation(server: Any, open_cont
     page.wait_for_selector("#octavo-chats", state="visible")
     page.locator(".create").click()
     page.wait_for_selector("#octavo-chats", state="hidden")
+    for text in ("echo one", "echo other"):
+        send(page, text)
+        wait_for_end(page)
+        page.get_by_role("button", name="Show the list of chats").click()
+        page.locator(".create").click()
+    page.get_by_role("button", name="Show the list of chats").click()
+    menu = page.locator(".row-chat:not(:has([aria-current])) .more-tools").first
+    assert menu.bounding_box()["width"] >= 36  # no long press is needed
+    menu.tap()
+    page.get_by_role("menuitem", name="Rename").wait_for()
+    page.keyboard.press("Escape")
+    page.locator(".create").click()
     box = page.get_by_role("textbox", name="Message").bounding_box()
     assert box["y"] + box["height"] < 780
 
