@@ -10,13 +10,14 @@ export class Row {
     this.id = id;
     this.actions = actions;
     this.found = null; // {message, snippet, wanted} while a search shows it
-    this.title = h("span", { class: "title", dir: "auto" });
+    this.title = h("span", { class: "title" });
+    this.number = h("span", { class: "number" }); // of a copy: seen however long the title is
     this.more = h("span", { class: "more", dir: "auto", hidden: true });
     this.link = h(
       "a",
       { href: `?c=${encodeURIComponent(id)}`, class: "chat-link" },
       h("i", { class: "dot" }),
-      h("span", { class: "texts" }, this.title, this.more),
+      h("span", { class: "texts" }, h("span", { class: "name", dir: "auto" }, this.title, this.number), this.more),
     );
     this.link.onclick = (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // a new tab or window, as everywhere
@@ -44,7 +45,9 @@ export class Row {
     this.current = current;
     this.found = found;
     const name = chat.title || t("chats.untitled");
-    fill(this.title, name, found?.wanted);
+    const [stem, number = ""] = name.split(/( \(\d{1,4}\)$)/);
+    fill(this.title, stem, found?.wanted);
+    this.number.textContent = number;
     const tags = chat.tags.map((tag) => `#${tag}`).join(" ");
     const folder = chat.pinned && chat.folder; // pinned, it does not stand under its folder's name
     const under = found?.snippet || [folder, tags].filter(Boolean).join(" · ");
@@ -109,7 +112,8 @@ export class Row {
 
 /** Text with the wanted words marked. */
 function fill(element, text, wanted) {
-  const terms = (wanted ?? "").split(/\s+/).filter(Boolean).map((term) => term.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  const words = (wanted ?? "").split(/\s+/).filter((word) => word && word !== "#");
+  const terms = words.map((term) => term.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
   if (!terms.length) {
     element.textContent = text;
     return;

@@ -155,7 +155,9 @@ export class ChatList {
     if (known) return [...known].filter(([id]) => this.chats.has(id)).map(([id, hit]) => ({ ...this.chats.get(id), hit }));
     const words = this.wanted.toLocaleLowerCase().split(/\s+/);
     const named = (chat) => `${chat.title}\n${chat.folder}\n${chat.tags.join("\n")}`.toLocaleLowerCase();
-    const matches = [...this.chats.values()].filter((chat) => words.every((word) => named(chat).includes(word)));
+    const tagged = (chat, start) => chat.tags.some((tag) => tag.toLocaleLowerCase().startsWith(start));
+    const matching = (chat, word) => (/^#./.test(word) ? tagged(chat, word.slice(1)) : named(chat).includes(word));
+    const matches = [...this.chats.values()].filter((chat) => words.every((word) => matching(chat, word)));
     return matches.sort(newest).map((chat) => ({ ...chat, hit: { message: null, snippet: "", wanted: this.wanted } }));
   }
 

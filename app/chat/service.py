@@ -171,7 +171,8 @@ class ChatService:
         running = self.running(chat_id)
         if running is not None:
             unsaved[running.id] = running
-        copy = replace(chat, id=prefix + new_id(), title=title_of_copy(chat.title), updated_s=0.0, pinned=False)
+        taken = {other.title for other in self.list_chats()}
+        copy = replace(chat, id=prefix + new_id(), title=title_of_copy(chat.title, taken), updated_s=0.0, pinned=False)
         turns = [_as_far_as(unsaved, message) for message in messages]
         newest = [m.id for m in messages if m.role == "assistant" and m.id not in unsaved][-2:]
         sequences = {reply: store.sequence(reply) for reply in newest}

@@ -7,6 +7,7 @@ pairs: two neighbouring characters are one word to the index, and longer words a
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import unicodedata
@@ -69,29 +70,41 @@ def overwrite_forgotten(db: sqlite3.Connection) -> None:
 def search(db: sqlite3.Connection, wanted: str) -> list[SearchHit]:
     """Chats whose title, folder or tags contain all words of `wanted`, or that have a turn which does.
 
-    The last used comes first. A word matches the beginning of a word (in a title any part of it).
+    The last used comes first. A word matches the beginning of a word (in a title any part of it). Of "#word", only
+    chats with a tag that begins so are looked through.
     """
-    terms = folded(wanted).split()
-    if not terms:
+    starts = [word[1:] for word in folded(wanted).split() if _is_tag(word)]
+    terms = [word for word in folded(wanted).split() if not _is_tag(word)]
+    if not terms and not starts:
         return []
     found: dict[str, tuple[float, SearchHit]] = {}
+    tagged: list[str] = []
     for row in db.execute("SELECT id, title, folder, tags, updated_s FROM chats WHERE deleted_s IS NULL"):
-        named = folded(f"{row['title']}\n{row['folder']}\n{row['tags']}")
+        tags = [folded(tag) for tag in json.loads(row["tags"])]
+        if not all(any(tag.startswith(start) for tag in tags) for start in starts):
+            continue
+        tagged.append(row["id"])
+        named = "\n".join([folded(f"{row['title']}\n{row['folder']}"), *tags])
         if all(term in named for term in terms):
             found[row["id"]] = (row["updated_s"], SearchHit(row["id"]))
-    query = match_expression(wanted)
+    query = match_expression(" ".join(terms))
     if query is not None:
         rows = db.execute(
             "SELECT max(m.seq), m.id, m.chat_id, m.content, c.updated_s FROM"
             " (SELECT rowid FROM turn_words WHERE turn_words MATCH ? ORDER BY rowid DESC LIMIT ?) f"
             " JOIN messages m ON m.seq = f.rowid JOIN chats c ON c.id = m.chat_id"
-            " WHERE c.deleted_s IS NULL GROUP BY m.chat_id ORDER BY c.updated_s DESC LIMIT ?",
-            (query, NEWEST_TURNS, MOST_HITS),
+            " WHERE c.deleted_s IS NULL AND (? OR c.id IN (SELECT value FROM json_each(?)))"
+            " GROUP BY m.chat_id ORDER BY c.updated_s DESC LIMIT ?",
+            (query, NEWEST_TURNS, not starts, json.dumps(tagged if starts else []), MOST_HITS),
         )
         for row in rows:
             hit = SearchHit(row["chat_id"], row["id"], snippet(row["content"], terms))
             found[row["chat_id"]] = (row["updated_s"], hit)
     return [hit for _, hit in sorted(found.values(), key=lambda pair: -pair[0])][:MOST_HITS]
+
+
+def _is_tag(word: str) -> bool:
+    return word.startswith("#") and len(word) > 1
 
 
 def match_expression(wanted: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from octavo.app.text import without_halves
 
@@ -19,9 +20,12 @@ def make_title(text: str) -> str:
     return (cut.rsplit(" ", 1)[0] if " " in cut else cut).rstrip(",;:.") + "…"
 
 
-def title_of_copy(title: str) -> str:
-    """The title with a number behind it, one higher than before."""
+def title_of_copy(title: str, taken: Collection[str] = ()) -> str:
+    """The title with a number behind it: the first one, higher than its own, that none of the `taken` has."""
     if not title:
         return ""
     numbered = _NUMBERED.fullmatch(title)
-    return f"{numbered[1]} ({int(numbered[2]) + 1})" if numbered else f"{title} (2)"
+    stem, number = (numbered[1], int(numbered[2])) if numbered else (title, 1)
+    while (copy := f"{stem} ({(number := number + 1)})") in taken:
+        pass
+    return copy

@@ -204,6 +204,25 @@ def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path)
     when.filter(has_text=re.compile(r"^You · \d+:\d\d [AP]M$")).wait_for()  # today's
 
 
+def test_a_branch_can_be_told_from_its_source_and_a_tag_be_searched(page: Page) -> None:
+    send(page, "echo a title of many words that does not fit into the list")
+    wait_for_end(page)
+    source = chat_id(page)
+    reply(page).get_by_role("button", name="Branch").press("Enter")
+    until(page, f"!location.href.endsWith('{source}')")
+    number = row_of(page, chat_id(page)).locator(".number")
+    number.filter(has_text="(2)").wait_for()
+    inside = "mark => mark.getBoundingClientRect().right <= mark.closest('a').getBoundingClientRect().right"
+    assert number.evaluate(inside)
+    assert row_of(page, source).locator(".number").inner_text() == ""
+    choose(page, source, "Folder and tags")
+    page.get_by_role("textbox", name="Tags").fill("sea, ships")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("searchbox").fill("#sea")
+    row_of(page, source).locator("mark", has_text="#sea").wait_for()
+    until(page, "document.querySelectorAll('.row-chat').length === 1")
+
+
 def test_a_copy_of_everything_is_taken_back(page: Page, tmp_path: Path) -> None:
     """The zip that the settings write, as another Octavo wrote it."""
     store = ChatStore(tmp_path / "chats.sqlite3")

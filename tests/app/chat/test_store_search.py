@@ -69,6 +69,18 @@ def test_titles_folders_and_tags_are_found_by_any_part(store: ChatStore) -> None
         assert found(store, wanted) == [chat]
 
 
+def test_a_hash_and_a_word_keep_to_the_chats_with_such_a_tag(store: ChatStore) -> None:
+    chat, other = chat_with(store, "waves", title="Calm"), chat_with(store, "waves of the sea")
+    store.update_chat(chat, tags=["Sea", "north"])
+    assert found(store, "#sea") == [chat]
+    assert found(store, "#se") == [chat]
+    assert found(store, "#ea") == []
+    assert found(store, "#sea #north wav") == [chat]
+    assert found(store, "#sea calm") == [chat]
+    assert found(store, "#sea storm") == []
+    assert set(found(store, "waves")) == set(found(store, "# waves")) == {chat, other}  # a hash alone is no tag
+
+
 def test_a_hidden_version_is_found_and_named(store: ChatStore) -> None:
     chat = chat_with(store, "first wording")
     head = store.get_chat(chat)

@@ -207,6 +207,9 @@ def test_a_branch_is_a_chat_of_its_own(tmp_path: Path) -> None:
             copy = service.branch_chat(chat.id, messages[1].id)
             assert texts(service, copy.id) == ["first 1/1", "reply 1 1/1"]
             assert service.get_chat(copy.id).title == "first (2)"  # type: ignore[union-attr]
+            assert service.branch_chat(chat.id, messages[1].id).title == "first (3)"  # no two are called alike
+            own = service.get_chat(copy.id).messages  # type: ignore[union-attr]
+            assert service.branch_chat(copy.id, own[1].id).title == "first (4)"
             await service.send(copy.id, "third")
             await ended(service, copy.id)
             assert "Be brief." in engine.prompts[-1]
