@@ -298,6 +298,25 @@ def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
     ended(page, ["echo before", "before", "echo after", "after"])
 
 
+def test_a_model_that_is_still_being_loaded_is_not_said_to_be_loaded(page: Page) -> None:
+    said = page.evaluate(
+        """async () => {
+            const { ModelQuestion } = await import('/ui/model_question.js');
+            const place = document.body.appendChild(document.createElement('div'));
+            const question = new ModelQuestion(place, {});
+            const words = (state) => {
+                question.show({ model: 'org/Writer-7B' }, { id: 'org/Other-1B', state, info: null });
+                return question.element.querySelector('p').textContent;
+            };
+            return [words('loading'), words('ready')];
+        }"""
+    )
+    assert said == [
+        "This chat was written with Writer-7B. Other-1B is being loaded.",
+        "This chat was written with Writer-7B. Other-1B is loaded now.",
+    ]
+
+
 def test_a_search_opens_a_long_chat_at_the_words_and_marks_them(page: Page, server: Any) -> None:
     store = ChatStore(server.folder / "chats.sqlite3")
     chat = store.create_chat()

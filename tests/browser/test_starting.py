@@ -130,6 +130,7 @@ def test_a_lost_gpu_is_said_where_the_page_comes_back_and_nothing_written_is_los
     (server.folder / "lost").unlink()
     wait_for_end(page)
     assert answer(page).split()[:5] == ["kept"] * 5
+    page.locator("article.reply .notice", has_text="The GPU stopped answering while this was being written.").wait_for()
     wait_for_end(other)
     assert answer(other) == "Half of"
     send(other, "echo well again")
