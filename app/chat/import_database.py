@@ -34,7 +34,6 @@ class NotADatabaseError(ChatError):
         super().__init__(
             f"This is no file of chats that can be read: {reason}.",
             remedy="Choose the copy of everything that Octavo's settings download.",
-            code="not_a_database",
         )
 
 
