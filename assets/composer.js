@@ -27,7 +27,7 @@ export class Composer {
     this.last = null; // id of the last turn that is shown, once it is known
     this.isLargest = false; // the context is all that the model can have
     this.reach = "open"; // "lost": nothing is heard of Octavo; "closed": it has ended
-    this.unsent = null; // {text, chat, until}: to be sent when the connection is there
+    this.unsent = null; // {text, chat, timer}: to be sent when the connection is there
     this.text = h("textarea", {
       rows: "1",
       placeholder: t("composer.placeholder"),
@@ -95,6 +95,7 @@ export class Composer {
 
   /** Turn to another chat (null: a new one): its draft comes back. */
   open(chat) {
+    this.takeUnsent();
     this.chat = chat;
     this.lastReading = this.last = null;
     this.text.value = sessionStorage.getItem(this.draftKey) ?? "";
@@ -154,6 +155,7 @@ export class Composer {
   }
 
   changed() {
+    this.takeUnsent();
     keep(this.draftKey, this.text.value);
     this.say(null);
     this.fit();
@@ -220,7 +222,7 @@ export class Composer {
     this.say(t("composer.waits"));
   }
 
-  /** Whether `unsent` was waiting for the connection, and is what the reader still wants to send. */
+  /** Whether something waited for the connection that the reader still wants to send; it waits no longer. */
   takeUnsent() {
     const { unsent } = this;
     clearTimeout(unsent?.timer);
@@ -258,13 +260,17 @@ export class Composer {
   setReach(reach) {
     if (reach === this.reach) return;
     this.reach = reach;
+    if (reach === "closed") this.takeUnsent();
     if (!this.unsent) this.say(null);
     this.update();
   }
 
   connectionLost() {
-    this.lost = this.sending ?? this.lost;
+    const { sending } = this;
+    this.lost = sending ?? this.lost;
     this.sending = null;
+    // In a chat that is there the server knows a sending by its name, and takes it once.
+    if (sending && sending.chat !== null && sending.chat === this.chat) this.sendLater(sending.text);
     this.update();
   }
 

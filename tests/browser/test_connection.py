@@ -99,6 +99,30 @@ def test_what_was_changed_meanwhile_is_not_sent(home: Page) -> None:
     assert home.locator("article.user").count() == 0
 
 
+def test_what_was_under_way_when_the_connection_broke_is_sent_again_and_taken_once(home: Page) -> None:
+    send(home, "echo first")
+    wait_for_end(home)
+    for arrived in (True, False):
+        home.evaluate(
+            """(arrived) => {
+                const { socket } = window;
+                socket.onmessage = null; // no answer is heard
+                const say = socket.send.bind(socket);
+                socket.send = (text) => arrived && say(text);
+            }""",
+            arrived,
+        )
+        send(home, f"echo second {arrived}")
+        home.wait_for_timeout(300)
+        cut_off(home)
+        assert "sent as soon as it answers" in hint(home)
+        home.evaluate("window.down = false")
+        home.locator("article.user", has_text=f"second {arrived}").wait_for()
+        wait_for_end(home)
+        until(home, "document.querySelector('#octavo-composer textarea').value === ''")
+    assert home.locator("article.user").count() == 3
+
+
 def test_enter_before_a_new_tab_is_connected_sends_with_the_connection(server: Any, open_context: Any) -> None:
     context = open_context(server).context
     context.add_init_script(DOWN)
