@@ -2,7 +2,7 @@
 
 import { h, icon, iconButton } from "./dom.js";
 import { modelMenu } from "./model_menu.js";
-import { bytes, deviceName, memoryOfChats, short, shownModel, t, worded } from "./words.js";
+import { bytes, deviceName, formatName, memoryOfChats, short, shownModel, t, worded } from "./words.js";
 
 const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
 
@@ -97,13 +97,13 @@ export class Header {
     this.chip.dataset.state = state;
     const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
     this.name.textContent = info ? modelName(info) : (words[state] ?? t("model.none"));
-    this.kind.textContent = info ? `${info.format} · ${deviceName(info.device)}` : "";
+    this.kind.textContent = info ? `${formatName(info.format)} · ${deviceName(info.device)}` : "";
     if (this.news?.next) this.kind.textContent = t("model.next", { id: shownModel(this.news.next) });
     this.chip.setAttribute("aria-label", [`${t("model")}: ${this.name.textContent}`, this.kind.textContent].filter(Boolean).join(", "));
     const rows = info && [
       [t("model"), info.name],
       [t("model.architecture"), info.architecture],
-      [t("model.format"), info.format],
+      [t("model.format"), formatName(info.format)],
       [t("model.device"), deviceName(info.device)],
       [t("model.context"), t("model.tokens", { n: info.context })],
       [t("model.memory"), t("model.memory.text", { w: bytes(info.weights), chats: memoryOfChats(info) })],

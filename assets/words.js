@@ -32,6 +32,12 @@ export function shownModel(id) {
   return id === "starter" ? "SmolLM2-135M-Instruct" : id;
 }
 
+/** "Q4_1 as int4": how the weights are stored, and what they run as. */
+export function formatName(format) {
+  const [stored, as] = format.split(" as ");
+  return as ? t("model.format.as", { stored, as }) : format;
+}
+
 /** A device as people write it. */
 export function deviceName(device) {
   return device.replace(/^cpu$/, "CPU").replace(/^cuda/, "CUDA");

@@ -30,6 +30,7 @@ export class Data {
 
   async refresh() {
     const state = await this.page.get(PATH);
+    this.count = state.chats;
     const rows = Object.entries(state.places).flatMap(([name, { path, size }]) => [
       h("dt", {}, t(`data.${name}`), name === "chats" ? ` (${state.chats})` : ""),
       h("dd", {}, h("code", {}, path), h("span", { class: "tabular" }, bytes(size))),
@@ -69,7 +70,9 @@ export class Data {
   }
 
   async delete() {
-    const names = this.chosen.map((name) => h("li", {}, t(`data.${name}`)));
+    await this.refresh(); // there may be more chats by now
+    const words = (name) => (name === "chats" ? t("data.chats.n", { n: this.count }) : t(`data.${name}`));
+    const names = this.chosen.map((name) => h("li", {}, words(name)));
     const text = [h("p", {}, t("data.delete.text")), h("ul", {}, ...names)];
     if (!(await this.page.confirm({ title: t("data.delete.ask"), text, yes: t("data.delete"), danger: true }))) return;
     try {

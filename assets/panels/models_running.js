@@ -1,7 +1,7 @@
 // What runs now: the model, its memory, how far a load is; the machine's memory.
 
 import { h } from "../dom.js";
-import { bytes, deviceName, duration, has, memoryOfChats, shownModel, t, worded } from "../words.js";
+import { bytes, deviceName, duration, formatName, has, memoryOfChats, shownModel, t, worded } from "../words.js";
 import { Bar, modelName, section } from "./models_parts.js";
 
 export class Running {
@@ -41,7 +41,7 @@ export class Running {
     this.name.hidden = this.name.childNodes.length === 0;
     const words = [];
     if (state === "empty") words.push(resting ? t("models.now.resting", { id: id && shownModel(id) }) : t("models.now.none"));
-    if (info) words.push(`${info.format} ·`, t("models.now.memory", { w: bytes(info.weights), device: deviceName(info.device), chats: memoryOfChats(info) }));
+    if (info) words.push(`${formatName(info.format)} ·`, t("models.now.memory", { w: bytes(info.weights), device: deviceName(info.device), chats: memoryOfChats(info) }));
     if (next) words.push(t("models.now.next", { id: shownModel(next) }));
     this.about.textContent = words.join(" ");
     this.about.hidden = words.length === 0;

@@ -1,7 +1,7 @@
 // What the engine does now and did in the last minutes, where its pages are, what the log says.
 
 import { copyText, h, icon } from "../dom.js";
-import { bytes, deviceName, moment, speed, t } from "../words.js";
+import { bytes, deviceName, formatName, moment, speed, t } from "../words.js";
 import { LogView } from "./log.js";
 import { PageMap } from "./pagemap.js";
 import { Plot } from "./plot.js";
@@ -104,7 +104,7 @@ class Monitor {
 
   show({ now, gpu }) {
     const { model, requests, totals, settings } = now;
-    this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format, model.device && deviceName(model.device)].filter(Boolean).join(" · ");
+    this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format && formatName(model.format), model.device && deviceName(model.device)].filter(Boolean).join(" · ");
     this.switches.replaceChildren(...SWITCHES.map((name) => switchLink(name, settings[name] ?? settings.engine?.[name])));
     const last = this.samples.at(-1) ?? {};
     const most = settings.max_running ?? settings.engine?.max_running;

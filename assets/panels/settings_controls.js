@@ -43,7 +43,8 @@ export function switchControl({ id, describedBy, save, label = null }) {
 
 function choiceControl(key, { id, describedBy, save }) {
   const element = h("select", { id, "aria-describedby": describedBy });
-  for (const value of key.choices) element.append(h("option", { value }, value));
+  const name = key.key === "app.language" ? (value) => t(`settings.language.${value}`) : (value) => value;
+  for (const value of key.choices) element.append(h("option", { value }, name(value)));
   for (const value of Object.keys(key.missing ?? {})) element.append(h("option", { value, disabled: true }, t("settings.missing", { value })));
   element.onchange = () => save(element.value);
   return {

@@ -227,6 +227,28 @@ def test_another_device_enters_the_key_once_and_sees_the_same_chats(
     forgive(watched, 401)  # the door itself, and the wrong key
 
 
+def test_deleting_says_how_many_chats_and_languages_have_their_own_names(home: Page) -> None:
+    send(home, "echo one more")
+    home.wait_for_selector("article.reply.last:not(.live)")
+    place(home, "Settings")
+    options = home.locator("[data-key='app.language'] option")
+    options.first.wait_for(state="attached")
+    assert options.all_text_contents() == ["as in the browser", "English", "简体中文"]
+    home.locator("#data-chats").check()
+    home.get_by_role("button", name="Delete", exact=True).click()
+    question = home.get_by_role("dialog", name="Delete for good?")
+    chats = home.locator(".row-chat").count()
+    assert question.locator("li").inner_text() == (f"{chats} chats" if chats > 1 else "1 chat")
+    question.get_by_role("button", name="Cancel").click()
+
+
+def test_the_page_names_formats_in_its_language(house: Server, open_context: Callable[..., Any]) -> None:
+    page = open_context(house, extra_http_headers={"accept-language": "zh-CN"}).context.new_page()
+    page.goto(house.url)
+    page.wait_for_selector("body.octavo-ready .example")
+    assert page.locator(".chip").inner_text().endswith("Q4_1，以 bfloat16 运行 · CPU")
+
+
 def test_closing_the_house_asks_whether_the_key_goes_too(home: Page, house: Server) -> None:
     """The last test here: afterwards this house has no key."""
     place(home, "Settings")

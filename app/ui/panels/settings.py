@@ -91,6 +91,7 @@ class SettingsPanel:
         resolved: dict[str, object] = {}
         if engine is not None:
             resolved = engine.status().settings | {"kv_memory": format_size(engine.info.kv_bytes)}
+        chosen = self._deps.host.chosen
         public, pending = settings.public(), asdict(self._pending.now())
         waiting = {*pending["reload"], *pending["restart"]}
         rows = []
@@ -108,6 +109,8 @@ class SettingsPanel:
             }
             if row["value"] == "auto" and section in ("model", "engine") and resolved.get(name) not in (None, "auto"):
                 row["resolved"] = resolved[name]
+            elif section == "model" and engine is not None and chosen.get(name, row["value"]) != row["value"]:
+                row["resolved"] = chosen[name]  # on the page, for this run
             rows.append(row)
         return {
             "path": str(settings.path),

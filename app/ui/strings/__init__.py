@@ -12,6 +12,7 @@ from octavo.app.ui.strings import (
     presets,
     sentences_app,
     sentences_engine,
+    sentences_files,
     sentences_library,
     settings,
     shell,
@@ -26,7 +27,12 @@ LANGUAGES: dict[str, dict[str, str]] = {
 # What the server says in English, by its form; `assets/sentences.js` finds it.
 SENTENCES: dict[str, dict[str, str]] = {
     "en": {},
-    "zh-CN": {**sentences_app.ZH_CN, **sentences_library.ZH_CN, **sentences_engine.ZH_CN},
+    "zh-CN": {
+        **sentences_app.ZH_CN,
+        **sentences_library.ZH_CN,
+        **sentences_engine.ZH_CN,
+        **sentences_files.ZH_CN,
+    },
 }
 
 

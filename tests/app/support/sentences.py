@@ -15,6 +15,8 @@ NOT_ON_THE_PAGE = (
     *("app/guards.py", "app/ui/door.py", "engine/bench", "engine/text/messages.py", "engine/quant/calibrate"),
     *("app/quantize", "engine/load/write"),
 )
+OF_A_FILE = ("_error", "_fail")  # helpers that make a CheckpointError of a file
+REMEDIES = ("FETCH_AGAIN",)
 _PLACE = re.compile(r"\{[^{}]*\}")
 
 
@@ -62,17 +64,26 @@ def _spoken(node: ast.AST, errors: set[str], *, in_panels: bool) -> Iterator[ast
                 yield from _of_error(inner)
     if isinstance(node, ast.FunctionDef) and "notice" in node.name:
         yield from (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return) and inner.value)
-    if isinstance(node, ast.Assign) and any("notice" in _name(target) for target in node.targets):
+    if isinstance(node, ast.Assign) and any("notice" in name or name in REMEDIES for name in map(_name, node.targets)):
         yield node.value
     if not isinstance(node, ast.Call):
         return
     name = _name(node.func)
-    if name in errors:
+    if name in OF_A_FILE and len(node.args) > 1 and ast.unparse(node.args[0]) in ("path", "self.path"):
+        yield _of_a_file(node.args[1])
+    elif name in errors:
         yield from _of_error(node)
     elif name == "ApiError" and in_panels:
         yield from node.args[1:2]
     elif name == "append" and isinstance(node.func, ast.Attribute) and "notices" in ast.dump(node.func.value):
         yield from node.args
+
+
+def _of_a_file(what: ast.expr) -> ast.expr:
+    """The helpers of file formats put the file's name before, and a full stop behind."""
+    parts = what.values if isinstance(what, ast.JoinedStr) else [what]
+    name = ast.FormattedValue(ast.Name("file"), -1)
+    return ast.copy_location(ast.JoinedStr([name, ast.Constant(" "), *parts, ast.Constant(".")]), what)
 
 
 def _of_error(call: ast.Call) -> Iterator[ast.expr]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,3 +241,17 @@ def test_only_rows_that_differ_in_one_switch_count() -> None:
     rows = [of(100.0, True, True), of(10.0, True, False), of(50.0, False, True), of(5.0, False, False)]
     found = extract({"rows": rows, "device": "d", "date": "t"}, "f")["switches"]
     assert found == {"fusion": {"w": {"on": 100.0, "off": 10.0}}, "paged_attention": {"w": {"on": 100.0, "off": 50.0}}}
+
+
+def test_what_was_chosen_for_this_run_stands_beside_what_the_file_says(house: House) -> None:
+    here = house()
+    here.host.load(here.settings.values, {"quantization": "int8-dynamic"})
+    until_s = time.monotonic() + 10
+    while "quantization" not in here.host.chosen and time.monotonic() < until_s:
+        time.sleep(0.01)
+    state = here.get(PATH)
+    assert (row(state, "model.quantization")["value"], row(state, "model.quantization")["resolved"]) == (
+        "none",
+        "int8-dynamic",
+    )
+    assert "resolved" not in row(state, "model.revision")
