@@ -287,7 +287,7 @@ export class Composer {
   measured(answer, draft) {
     if (draft.chat !== this.chat) return;
     this.files.markLost(answer.lost.filter((id) => this.files.ids.includes(id)));
-    this.showOwn(answer.preset, answer.own);
+    this.showOwn(answer.changed ? t("composer.changed", { name: answer.preset }) : answer.preset, answer.own);
     this.actions.reading(answer.reading);
     this.lastReading = answer.reading && { ...answer.reading, overflow: answer.overflow };
     this.update();

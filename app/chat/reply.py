@@ -148,7 +148,7 @@ class Reply:
             status=outcome.status,
             error=outcome.error,
             error_code=outcome.code or None,
-            stats=outcome.stats or self._message.stats,
+            stats=self._all_stats(outcome.stats),
         )
         try:
             on_end(message)
@@ -253,6 +253,13 @@ class Reply:
         if event.reason == "error":
             return _Outcome("failed", event.error or "The engine could not finish this reply.", stats)
         return _Outcome("stopped" if event.reason == "aborted" else "complete", None, stats)
+
+    def _all_stats(self, stats: ReplyStats | None) -> ReplyStats | None:
+        """Of the whole reply, where it went on after what it had before."""
+        earlier = self._message.stats
+        if stats is None or earlier is None:
+            return stats or earlier
+        return stats.after(earlier)
 
     def _own_stats(self) -> ReplyStats | None:
         """What was seen of a reply that was left before the engine said what it did; None without a token."""

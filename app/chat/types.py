@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Role = Literal["system", "user", "assistant"]
@@ -29,6 +29,18 @@ class ReplyStats:
     draft_tokens: int = 0  # guessed ahead and checked
     accepted_tokens: int = 0  # of those, the ones that were right
     speedup: float = 1.0  # estimate: how many times as fast as without guesses
+
+    def after(self, earlier: ReplyStats) -> ReplyStats:
+        """Of a reply that went on: tokens are those of all its parts, speed and ending the last one's."""
+        return replace(
+            self,
+            first_token_s=earlier.first_token_s,
+            prompt_tokens=earlier.prompt_tokens,
+            cached_tokens=earlier.cached_tokens,
+            completion_tokens=earlier.completion_tokens + self.completion_tokens,
+            draft_tokens=earlier.draft_tokens + self.draft_tokens,
+            accepted_tokens=earlier.accepted_tokens + self.accepted_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ def _measure(desk: Desk, service: ChatService, body: Body) -> dict[str, Any]:
         "lost": lost,
         "overflow": overflow_of(own.options),
         "preset": None if preset is None else preset.name,
+        "changed": preset is not None and (own.system, dict(own.sampling)) != (preset.system, dict(preset.sampling)),
         "own": bool(own.system or own.sampling or own.options),
     }
 

@@ -110,6 +110,10 @@ def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
     page.keyboard.press("Enter")
     page.locator(".tune").filter(has_text="Sailor").wait_for()
     panel.get_by_text("The chat is as the preset says.").wait_for()
+    temperature.fill("1.1")
+    page.locator(".tune").filter(has_text="Sailor, changed").wait_for()
+    temperature.fill("1.3")
+    until(page, "document.querySelector('.tune').innerText === 'Sailor'")
 
     send(page, "echo ahoy")
     wait_for_end(page)

@@ -126,6 +126,10 @@ def test_a_reply_is_continued_exactly_after_its_text(tmp_path: Path, end: str) -
             last = await ended(service, chat.id)
             assert engine.prompts[-1].endswith(f"<|im_start|>assistant\nThe keeper{end}")
             assert (last.content, last.status) == (f"The keeper{end}slept.", "complete")
+            assert first.stats is not None
+            assert last.stats is not None
+            assert last.stats.completion_tokens == first.stats.completion_tokens + len("slept.") + 1  # with its end
+            assert last.stats.prompt_tokens == first.stats.prompt_tokens
             assert texts(service, chat.id)[-1] == f"The keeper{end}slept. 1/1"
             await service.send(chat.id, "more")
             await ended(service, chat.id)

@@ -215,7 +215,9 @@ def test_presets_are_kept_renamed_updated_and_deleted(house: House) -> None:
     chat = house.send("hello", settings={"preset": preset["id"], "system": "Ahoy."})["chat"]
     house.wait_for_reply()
     measured = house.measure(chat)
-    assert (measured["preset"], measured["own"]) == ("Pirate", True)
+    assert (measured["preset"], measured["own"], measured["changed"]) == ("Pirate", True, False)
+    house.post(f"{PRESETS}/chat", chat=chat, settings={"preset": preset["id"], "system": "Ahoy!"})
+    assert house.measure(chat)["changed"] is True
     assert house.post(f"{PRESETS}/delete", id=preset["id"]) == {"presets": []}
     assert house.measure(chat)["preset"] is None  # the chat keeps what it took from it
     assert house.client.post(PRESETS, json={"id": preset["id"], "name": "Gone"}).status_code == 404
