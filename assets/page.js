@@ -366,7 +366,13 @@ function whenDrawn(start) {
   if (!begin()) observer.observe(document.body, { childList: true, subtree: true });
 }
 
-document.documentElement.lang = language;
+/** Gradio says its own language when it starts, which may be later than here. */
+function keepLanguage() {
+  if (document.documentElement.lang !== language) document.documentElement.lang = language;
+}
+
+new MutationObserver(keepLanguage).observe(document.documentElement, { attributes: true, attributeFilter: ["lang"] });
+keepLanguage();
 if (localStorage.getItem("octavo-list") === "hidden") document.body.classList.add("list-hidden");
 whenDrawn((parts) => {
   new Page(parts);
