@@ -88,12 +88,9 @@ class GraphPool:
 
     def capture(self, run: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """A graph of what `run` launches, and what it returned, which must live as long as the graph."""
-        from octavo.kernels.compile_ahead import compile_ahead
-
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            compile_ahead(run)
-            for _ in range(2):  # fills the libraries' workspaces before the capture
+            for _ in range(2):  # compiles kernels and fills the libraries' workspaces before the capture
                 run()
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
