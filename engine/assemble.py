@@ -41,7 +41,7 @@ from octavo.engine.run.resolve import (
 )
 from octavo.engine.run.runner import ModelRunner
 from octavo.engine.schedule import Scheduler, StepBudget, make_policy
-from octavo.engine.speculate.setup import DraftModel, load_draft, make_speculator
+from octavo.engine.speculate.setup import DraftModel, load_draft, make_speculator, running_mode
 from octavo.engine.text.stops import stop_token_ids
 from octavo.engine.text.template import ChatTemplate
 from octavo.engine.text.tokenizer import Tokenizer
@@ -174,6 +174,7 @@ def _put_together(
         "prefix_sharing": config.prefix_sharing and config.paged_attention,
         "attention_backend": backend.name,
         "slots": None if config.paged_attention else size.num_pages[0] - 1,
+        "speculation": running_mode(config, model, draft),
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
     }
     rows = config.max_running if config.paged_attention else min(config.max_running, size.num_pages[0] - 1)
@@ -189,8 +190,6 @@ def _draft(
     config: EngineConfig, model: CausalModel, tokenizer: Tokenizer | None, notices: list[str]
 ) -> DraftModel | None:
     """The model that guesses, loaded before the cache takes what memory is left; a notice if it cannot be used."""
-    if tokenizer is None:
-        return None
     draft = load_draft(config, model, tokenizer, resolve_context(config, model.max_positions))
     if isinstance(draft, OctavoError):
         left = "Only copies are guessed ahead" if config.speculation == "auto" else "Tokens are computed one at a time"

@@ -170,7 +170,10 @@ async def _read(handle: RequestHandle, reading: _Reading, begin: float) -> None:
 def _figures(workload: Workload, readings: Sequence[_Reading]) -> dict[str, float]:
     short = [reading for reading in readings if reading.tokens != workload.new_tokens]
     if short and workload.text is None:
-        raise RequestError(f"{len(short)} requests of {workload.name} ended before {workload.new_tokens} tokens.")
+        raise RequestError(
+            f"{len(short)} requests of {workload.name} ended before {workload.new_tokens} tokens.",
+            remedy="Measure another model, or find with --debug what ended them.",
+        )
     seconds = max(reading.last_s for reading in readings)
     new = sum(reading.tokens for reading in readings)
     last_first = max(reading.first_s for reading in readings)
@@ -250,7 +253,8 @@ def bench(
         try:
             for notice in engine.info.notices:
                 print(f"octavo bench: {notice}", file=sys.stderr, flush=True)
-            device = torch.device(str(engine.status().settings["device"]))
+            runs = engine.status().settings
+            device = torch.device(str(runs["device"]))
             bandwidth = head.get("copy_bandwidth_bytes_s") or copy_bandwidth(device)
             head = head or _head(engine, device, start_s, bandwidth)
             for workload in workloads:
@@ -265,7 +269,7 @@ def bench(
                 row |= {
                     "paged_attention": variant.paged_attention,
                     "fusion": variant.fusion,
-                    "speculation": variant.speculation if forced is None else f"forced {forced_acceptance}",
+                    "speculation": runs["speculation"] if forced is None else f"forced {forced_acceptance}",
                 }
                 row |= {"prefix_sharing": variant.prefix_sharing}
                 rows.append(row)

@@ -42,7 +42,7 @@ class DraftModel:
 
 
 def load_draft(
-    config: EngineConfig, model: CausalModel, tokenizer: Tokenizer, context_length: int
+    config: EngineConfig, model: CausalModel, tokenizer: Tokenizer | None, context_length: int
 ) -> DraftModel | OctavoError | None:
     """The draft model if the configuration wants one, or why guessing as configured cannot be: it is then left out."""
     if config.speculation == "self" and not isinstance(model, Decoder):
@@ -59,6 +59,11 @@ def load_draft(
                 "speculation.mode is draft, but no draft model is named.",
                 remedy="Set speculation.draft_model, or another mode.",
             )
+        if tokenizer is None:
+            raise OctavoError(
+                "A shape has no tokenizer, so no other model can guess for it.",
+                remedy="Choose another speculation.mode.",
+            )
         with open_checkpoint(Path(config.draft_model)) as checkpoint:
             other = Tokenizer(checkpoint.load_tokenizer(), name=checkpoint.path.name)
             check_vocabulary(tokenizer.vocabulary, other.vocabulary)
@@ -74,6 +79,15 @@ def load_draft(
         return DraftModel(draft, window)
     except OctavoError as error:
         return error
+
+
+def running_mode(config: EngineConfig, model: CausalModel, draft: DraftModel | None) -> str:
+    """What really guesses: "off" where the configured mode cannot be, "ngram" for an auto without a draft model."""
+    if config.speculation == "self" and not isinstance(model, Decoder):
+        return "off"
+    if draft is None and config.speculation in ("draft", "auto"):
+        return "ngram" if config.speculation == "auto" else "off"
+    return config.speculation
 
 
 def make_speculator(
@@ -99,9 +113,10 @@ def _make_drafter(
     valid_vocab: int | None,
     reserve: Callable[[Request, int], bool],
 ) -> Drafter | None:
-    if config.speculation == "ngram" or (config.speculation == "auto" and draft is None):
+    mode = running_mode(config, model, draft)
+    if mode == "ngram":
         return NgramDrafter()
-    if config.speculation == "self" and isinstance(model, Decoder):
+    if mode == "self" and isinstance(model, Decoder):
         layers = max(1, round(EARLY_EXIT * len(model.attn_specs)))
         early = ModelRunner(
             FirstLayers(model, layers),
@@ -116,7 +131,7 @@ def _make_drafter(
     if draft is None:
         return None
     by_model = _model_drafter(config, draft, valid_vocab)
-    return by_model if config.speculation == "draft" else FirstOf([NgramDrafter(), by_model])
+    return by_model if mode == "draft" else FirstOf([NgramDrafter(), by_model])
 
 
 def _model_drafter(config: EngineConfig, draft: DraftModel, valid_vocab: int | None) -> ModelDrafter:

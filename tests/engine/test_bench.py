@@ -91,14 +91,49 @@ def test_numbers_out_of_range_are_wrong_flags(flag: str, values: list[str], caps
         assert flag in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_draft_model_that_cannot_guess_is_told_and_not_only_measured_without(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("asked", "draft_model", "ran", "said"),
+    [
+        ("draft", "nothing", "off", "Tokens are computed one at a time: There is no model at "),
+        ("auto", "nothing", "ngram", "Only copies are guessed ahead: There is no model at "),
+        ("draft", ".", "draft", None),
+        ("auto", ".", "auto", None),
+        ("self", None, "self", None),
+        ("ngram", None, "ngram", None),
+    ],
+)
+def test_a_row_names_what_guessed_and_not_what_was_asked_for(
+    asked: str,
+    draft_model: str | None,
+    ran: str,
+    said: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bench, "copy_bandwidth", lambda _: 1e9)
     _save_tiny(tmp_path)
     workload = bench.Workload("w", requests=1, prompt_tokens=8, shared_prefix=0, new_tokens=8)
-    config = EngineConfig(device="cpu", fusion=False, speculation="draft", draft_model=str(tmp_path / "nothing"))
-    bench.bench(str(tmp_path), [workload], config, repetitions=1)
-    assert "octavo bench: Tokens are computed one at a time: " in capsys.readouterr().err
+    path = None if draft_model is None else str(tmp_path / draft_model)
+    config = EngineConfig(device="cpu", fusion=False, speculation=asked, draft_model=path)
+    result = bench.bench(str(tmp_path), [workload], config, repetitions=1)
+    assert [row["speculation"] for row in result["rows"]] == [ran]
+    told = capsys.readouterr().err
+    assert f"octavo bench: {said}" in told if said else " guessed ahead" not in told and "one at a time" not in told
+
+
+def test_a_shape_is_not_said_to_be_guessed_for_by_a_model_that_its_ids_mean_nothing_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "copy_bandwidth", lambda _: 1e9)
+    tiny = {"model_type": "llama", "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64}
+    tiny |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    monkeypatch.setattr("octavo.engine.assemble.shape_config", lambda _: tiny)
+    workload = bench.Workload("w", requests=1, prompt_tokens=8, shared_prefix=0, new_tokens=8)
+    config = EngineConfig(device="cpu", fusion=False, speculation="draft", draft_model=str(tmp_path))
+    result = bench.bench("shape:tiny", [workload], config, repetitions=1)
+    assert [row["speculation"] for row in result["rows"]] == ["off"]
+    assert "A shape has no tokenizer, so no other model can guess for it." in capsys.readouterr().err
 
 
 def test_cuda_without_a_gpu_is_a_wrong_flag(

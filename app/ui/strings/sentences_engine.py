@@ -65,9 +65,11 @@ ZH_CN: dict[str, str] = {
         "这个模型的对话模板只接受开头的系统文本，之后的改由用户说出。"
     ),
     "This model's chat template takes no tools; they were left out.": "这个模型的对话模板不接受工具，因此略去了。",
-    "This model's chat template refuses messages[{index}] ({role}): {reason}": (
-        "这个模型的对话模板拒绝 messages[{index}]（{role}）：{reason}"
+    "This model's chat template refuses messages[{index}] ({role}): {reason}.": (
+        "这个模型的对话模板拒绝 messages[{index}]（{role}）：{reason}。"
     ),
+    "Change that message or leave it out.": "请修改或去掉这条消息。",
+    "Put one before it.": "请在它之前加上一条。",
     "messages[{index}] ({role}) cannot be continued.": "messages[{index}]（{role}）不能继续写。",
     "Only a last message of the assistant can.": "只有助手的最后一条消息可以。",
     "This model's chat template cannot continue messages[0] (assistant): no user message comes before it.": (
@@ -75,11 +77,17 @@ ZH_CN: dict[str, str] = {
     ),
     # Requests
     "This model has no tokenizer; only token ids can be sent to it.": "这个模型没有分词器，只能向它发送词元编号。",
+    "Send ids, or load a model that has one.": "请发送编号，或加载带有分词器的模型。",
     "A request with the id {id} is running already.": "编号为 {id} 的请求已在运行。",
+    "Wait for its end, or send another id.": "请等它结束，或换一个编号。",
     "The prompt is empty.": "提示是空的。",
     "Send at least one token.": "请至少发送一个词元。",
     "Token id {id} is outside the vocabulary of {size}.": "词元编号 {id} 超出了词表的大小 {size}。",
+    "Send ids of this model's own tokenizer: other models have other ones.": (
+        "请发送这个模型自己的分词器的编号：不同模型的编号不同。"
+    ),
     "max_tokens must be at least 1.": "max_tokens 至少为 1。",
+    "Leave it out to go on to the context's end.": "不填则一直写到上下文结束。",
     "Load a model first.": "请先加载模型。",
     "The engine has failed.": "引擎出错了。",
     "Load the model again; the log has the cause.": "请重新加载模型；原因见日志。",
@@ -122,7 +130,8 @@ ZH_CN: dict[str, str] = {
     "There is no shape {name}.": "没有形状 {name}。",
     "Known shapes: {names}.": "可用的形状：{names}。",
     "The text has fewer than two tokens, so there is nothing to predict.": "文本不足两个词元，没有可以预测的内容。",
-    "A shape has no tokenizer, so no text can be measured with it.": "形状没有分词器，不能用来测量文本。",
+    "Give a longer text.": "请给出更长的文本。",
+    "A shape has no tokenizer, so no other model can guess for it.": "形状没有分词器，别的模型无法为它预测。",
     # Files of a model
     "Check that the file is there and that you may read it.": "请确认文件存在，并且您有读取权限。",
     "There is no model at {path}.": "{path} 处没有模型。",
@@ -277,6 +286,15 @@ ZH_CN: dict[str, str] = {
     ),
     "Use a version of the model as {forms}, or a GGUF file.": "请使用 {forms} 的版本，或 GGUF 文件。",
     # What a config asks for
+    "Choose another model, or see whether a newer Octavo runs this one.": (
+        "请选择别的模型，或看看更新版本的 Octavo 能否运行它。"
+    ),
+    "Fetch the model's own config.json again (of a GGUF file, the whole file), or choose another model.": (
+        "请重新获取这个模型自己的 config.json（GGUF 则重新获取整个文件），或选择别的模型。"
+    ),
+    "Add max_position_embeddings to its config.json: the number of tokens that the model was made for.": (
+        "请在它的 config.json 里加上 max_position_embeddings：这个模型所支持的词元数。"
+    ),
     "The config of {name} does not say how long its context is.": "{name} 的配置没有说明上下文有多长。",
     "The configuration of {name} does not say how long its context is.": "{name} 的配置没有说明上下文有多长。",
     "The config names no model_type.": "配置里没有 model_type。",
@@ -289,9 +307,8 @@ ZH_CN: dict[str, str] = {
         "模型不完整，或 config.json 属于别的模型；请重新获取。"
     ),
     "The tensor {name} in {file} does not fit: {what}{more}.": "{file} 里的张量 {name} 不符：{what}{more}。",
-    "The file and its config.json do not belong together, or the model is of a kind not supported here.": (
-        "文件与它的 config.json 不是一起的，或不支持这种模型。"
-    ),
+    "The file and its config.json do not belong together, or the model is of a kind not supported here: fetch it "
+    "again, or choose another.": "文件与它的 config.json 不是一起的，或不支持这种模型：请重新获取，或选择别的模型。",
     "The architecture {name} attends in a way that Octavo's attention does not reproduce (relative error {error} on a "
     "few tokens).": "架构 {name} 的注意力方式 Octavo 无法重现（几个词元上的相对误差为 {error}）。",
     "transformers does not accept the configuration: {error}.": "transformers 不接受这个配置：{error}。",
