@@ -66,10 +66,15 @@ def copy_database(source: Path, target: Path) -> None:
             old.backup(new)
             verdict = new.execute("PRAGMA integrity_check").fetchone()[0]
         if verdict != "ok":
-            raise DataError(f"The copy of {source} is not whole ({verdict}).")
+            raise DataError(
+                f"The copy of {source} is not whole ({verdict}).", remedy="Close Octavo and copy the file yourself."
+            )
     except (sqlite3.Error, OSError) as error:
         target.unlink(missing_ok=True)
-        raise DataError(f"{source} could not be copied to {target.parent} ({error}).") from error
+        raise DataError(
+            f"{source} could not be copied to {target.parent} ({error}).",
+            remedy="Check that there is space and that you may write there.",
+        ) from error
     except DataError:
         target.unlink(missing_ok=True)
         raise
@@ -90,7 +95,10 @@ def export(target: Path, data: Path, config: Path, log_file: Path) -> None:
                 archive.write(log_file, log_file.name)
     except OSError as error:
         target.unlink(missing_ok=True)
-        raise DataError(f"The copy could not be written to {target.parent} ({error.strerror or error}).") from error
+        raise DataError(
+            f"The copy could not be written to {target.parent} ({error.strerror or error}).",
+            remedy="Check that there is space and that you may write there.",
+        ) from error
     finally:
         copy.unlink(missing_ok=True)
 
@@ -111,17 +119,22 @@ def prepare_move(data: Path, folder: str) -> Path:
             raise DataError(f"{folder} is no complete path.", remedy="Begin with the drive or with /.")
         target = target.resolve()
         if target == data.resolve():
-            raise DataError("The data is in this folder already.")
+            raise DataError("The data is in this folder already.", remedy="Choose another folder.")
         if (target / CHATS).exists():
             raise DataError(f"{target} holds chats of its own.", remedy="Choose another folder.")
         target.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(target).free
         needed = 2 * chats_size(data)
         if free < needed:
-            raise DataError(f"{target} has too little space: {free} bytes are free, {needed} are needed.")
+            raise DataError(
+                f"{target} has too little space: {free} bytes are free, {needed} are needed.",
+                remedy="Choose another folder.",
+            )
         write_atomically(target / MOVE_NOTE, json.dumps({"from": str(data), "at": time.time()}).encode())
     except OSError as error:
-        raise DataError(f"{target} cannot be written ({error.strerror or error}).") from error
+        raise DataError(
+            f"{target} cannot be written ({error.strerror or error}).", remedy="Choose another folder."
+        ) from error
     except (RuntimeError, ValueError) as error:  # a home that nobody has; a character that no path holds
         raise DataError(f"{folder} is no complete path.", remedy="Begin with the drive or with /.") from error
     return target

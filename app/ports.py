@@ -101,7 +101,10 @@ def _explain(error: OSError, host: str, port: int) -> PortError:
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return PortError(f"server.host {host} is not an address of this machine.", remedy="Use 127.0.0.1.")
-    return PortError(f"Octavo cannot listen on {host} port {port} ({error.strerror or error}).")
+    return PortError(
+        f"Octavo cannot listen on {host} port {port} ({error.strerror or error}).",
+        remedy=f"Start with --port {_other(port)}, or set server.host to 127.0.0.1.",
+    )
 
 
 def _other(port: int) -> int:

@@ -39,8 +39,13 @@ def install(platform: str = sys.platform) -> Path:
         if platform.startswith("linux"):
             return _install_linux(command)
     except OSError as error:
-        raise ShortcutError(f"The entry could not be written ({error.strerror or error}).") from error
-    raise ShortcutError("There is no way to make an entry on this system.")
+        raise ShortcutError(
+            f"The entry could not be written ({error.strerror or error}).",
+            remedy="Check that you may write there, or start Octavo with `octavo app`.",
+        ) from error
+    raise ShortcutError(
+        "There is no way to make an entry on this system.", remedy="Start Octavo with `octavo app` instead."
+    )
 
 
 def remove(platform: str = sys.platform) -> list[Path]:
@@ -54,7 +59,9 @@ def remove(platform: str = sys.platform) -> list[Path]:
         try:
             path.unlink()
         except OSError as error:
-            raise ShortcutError(f"{path} could not be removed ({error.strerror or error}).") from error
+            raise ShortcutError(
+                f"{path} could not be removed ({error.strerror or error}).", remedy="Delete it yourself."
+            ) from error
     return found
 
 

@@ -30,6 +30,9 @@ from octavo.engine.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+NO_TOKENIZER = "This model has no tokenizer; only token ids can be sent to it."
+TAKE_TOKENIZER = "Send ids, or load a model that has one."
+OWN_IDS = "Send ids of this model's own tokenizer: other models have other ones."
 SNAPSHOT_INTERVAL_S = 0.1  # counting pages takes time: often enough for a monitor, too seldom to be felt
 
 
@@ -133,14 +136,14 @@ class Engine:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; RequestError for models without one (random weights)."""
         if self._parts.tokenizer is None:
-            raise RequestError("This model has no tokenizer; only token ids can be sent to it.")
+            raise RequestError(NO_TOKENIZER, remedy=TAKE_TOKENIZER)
         return self._parts.tokenizer
 
     @property
     def template(self) -> ChatTemplate:
         """The model's chat template; RequestError for models without a tokenizer."""
         if self._parts.template is None:
-            raise RequestError("This model has no tokenizer; only token ids can be sent to it.")
+            raise RequestError(NO_TOKENIZER, remedy=TAKE_TOKENIZER)
         return self._parts.template
 
     @property
@@ -186,7 +189,11 @@ class Engine:
         with self._news:
             self._require_ready()
             if request.id in self._streams:
-                raise RequestError(f"A request with the id {request.id!r} is running already.", field="request_id")
+                raise RequestError(
+                    f"A request with the id {request.id!r} is running already.",
+                    field="request_id",
+                    remedy="Wait for its end, or send another id.",
+                )
             if len(self._streams) >= self._parts.max_running + self.config.queue_limit:
                 raise QueueFullError(self.config.queue_limit)
             self._streams[request.id] = stream
@@ -264,10 +271,16 @@ class Engine:
             raise RequestError("The prompt is empty.", field="prompt", remedy="Send at least one token.")
         if min(prompt) < 0 or max(prompt) >= self.info.vocab_size:
             bad = next(token for token in prompt if not 0 <= token < self.info.vocab_size)
-            raise RequestError(f"Token id {bad} is outside the vocabulary of {self.info.vocab_size}.", field="prompt")
+            raise RequestError(
+                f"Token id {bad} is outside the vocabulary of {self.info.vocab_size}.", field="prompt", remedy=OWN_IDS
+            )
         scoring_only = params.max_tokens == 0 and params.prompt_logprobs is not None
         if params.max_tokens is not None and params.max_tokens < 1 and not scoring_only:
-            raise RequestError("max_tokens must be at least 1.", field="max_tokens")
+            raise RequestError(
+                "max_tokens must be at least 1.",
+                field="max_tokens",
+                remedy="Leave it out to go on to the context's end.",
+            )
         if len(prompt) >= self.context_length + scoring_only:
             raise ContextOverflowError(len(prompt), self.context_length)
 
@@ -370,4 +383,4 @@ class Engine:
 
 
 def _gone(_: object) -> EngineCore:
-    raise EngineClosedError("The engine was closed.")
+    raise EngineClosedError("The engine was closed.", remedy="Load a model first.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class OctavoError(Exception):
     """Base of all errors Octavo raises on purpose.
@@ -9,8 +11,11 @@ class OctavoError(Exception):
     `message` says what was found, `remedy` what to do about it; `str(error)` is both, on one line.
     """
 
+    default_remedy: ClassVar[str | None] = None  # what helps in every case of a class, where none says more
+
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
+        remedy = self.default_remedy if remedy is None else remedy
         self.message = printable(message)
         self.remedy = printable(remedy) if remedy is not None else None
 
@@ -29,6 +34,16 @@ class LoadError(OctavoError):
 
 class UnsupportedModelError(LoadError):
     """The checkpoint is readable, but its architecture or a feature of it is not supported."""
+
+    default_remedy = "Choose another model, or see whether a newer Octavo runs this one."
+
+
+class ModelConfigError(UnsupportedModelError):
+    """A checkpoint's config says what no model can be made of; the message names the key."""
+
+    default_remedy = (
+        "Fetch the model's own config.json again (of a GGUF file, the whole file), or choose another model."
+    )
 
 
 class CheckpointError(LoadError):

@@ -54,7 +54,9 @@ def perplexity(
         if progress is not None:
             progress(number, len(pieces))
     if not count:
-        raise RequestError("The text has fewer than two tokens, so there is nothing to predict.")
+        raise RequestError(
+            "The text has fewer than two tokens, so there is nothing to predict.", remedy="Give a longer text."
+        )
     return Perplexity(math.exp(total / count), count)
 
 
@@ -95,8 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = flags.text.read_text(encoding="utf-8") if flags.text else shipped_text()
         engine = Engine.load(flags.model, config)
         try:
-            if engine.tokenizer is None:
-                raise RequestError("A shape has no tokenizer, so no text can be measured with it.")
             found = perplexity(engine, engine.tokenizer.encode(text)[: flags.tokens])
         finally:
             engine.close()

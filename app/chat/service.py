@@ -303,7 +303,7 @@ class ChatService:
 
     def _idle_chat(self, chat_id: str) -> Chat:
         if self._closing:
-            raise ChatError("Octavo is shutting down.", code="closing")
+            raise ChatError("Octavo is shutting down.", remedy="Start it again first.", code="closing")
         chat = self.store_of(chat_id).get_chat(chat_id)
         if chat is None:
             raise UnknownChatError

@@ -130,4 +130,7 @@ def _store_error(path: Path | None, error: Exception) -> StoreError:
             f"{path} is damaged or not a file of chats ({text}).",
             remedy="Move it away (Octavo then starts with an empty list) or put a backup in its place.",
         )
-    return StoreError(f"The chats in {path} cannot be used: {text}.")
+    return StoreError(
+        f"The chats in {path} cannot be used: {text}.",
+        remedy="Check that the folder is there and that you may write to it.",
+    )

@@ -15,6 +15,8 @@ from octavo.app.library.errors import LibraryError, ModelNotFoundError
 from octavo.app.library.repository import first_parts, gguf_files, of_variant, parts_of, variants
 from octavo.app.library.starter import STARTER, find_starter
 
+SEE_LIST = "`octavo models list` shows what is; files of your own you delete yourself."
+
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
@@ -49,7 +51,7 @@ def remove_model(model_id: str, cache: Path | None = None) -> int:
         folder = (cache or paths.cache_dir()) / "starter"
         file = folder / STARTER.file
         if not file.is_file():
-            raise ModelNotFoundError("The starter model is not in Octavo's cache.")
+            raise ModelNotFoundError("The starter model is not in Octavo's cache.", remedy=SEE_LIST)
         size = file.stat().st_size
         _delete(folder)
         return size
@@ -58,7 +60,7 @@ def remove_model(model_id: str, cache: Path | None = None) -> int:
     if repository.count("/") != 1 or not folder.is_dir():
         raise ModelNotFoundError(
             f"{model_id} is not in the Hugging Face cache.",
-            remedy="`octavo models list` shows what is; files of your own you delete yourself.",
+            remedy=SEE_LIST,
         )
     if variant and not _is_alone(repository, variant):
         return _delete_variant(folder, repository, variant)
@@ -92,7 +94,7 @@ def _delete_variant(folder: Path, repository: str, variant: str) -> int:
             remedy="Unload the model and try again.",
         ) from error
     if not found:
-        raise ModelNotFoundError(f"{repository}:{variant} is not in the Hugging Face cache.")
+        raise ModelNotFoundError(f"{repository}:{variant} is not in the Hugging Face cache.", remedy=SEE_LIST)
     return freed
 
 

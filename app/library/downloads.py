@@ -117,7 +117,7 @@ class Downloads:
         """Raises LibraryError if there is no such job."""
         with self._condition:
             if job_id not in self._jobs:
-                raise LibraryError("This download is not in the list any more.")
+                raise LibraryError("This download is not in the list any more.", remedy="Start it again.")
             return self._jobs[job_id]
 
     def add(

@@ -136,9 +136,11 @@ def sketch_repository(repo_id: str, variant: str | None = None, revision: str = 
     try:
         config = json.loads(hub.fetch_file(repo_id, "config.json", found.commit).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise LibraryError(f"The config.json of {repo_id} is not valid JSON ({error}).") from error
+        raise LibraryError(
+            f"The config.json of {repo_id} is not valid JSON ({error}).", remedy="Choose another model."
+        ) from error
     if not isinstance(config, dict):
-        raise LibraryError(f"The config.json of {repo_id} holds no settings.")
+        raise LibraryError(f"The config.json of {repo_id} holds no settings.", remedy="Choose another model.")
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     size = sum(file.size for file in weights)
     parameters = sum(found.parameters.values()) or count_parameters(config) or size // (4 if stored == "float32" else 2)

@@ -60,7 +60,9 @@ def _translate(error: Exception, repo_id: str, revision: str, place: Path | None
     if isinstance(error, errors.HfHubHTTPError):
         return _http(repo_id, status, has_token)
     if isinstance(error, errors.HFValidationError):
-        return ModelNotFoundError(f"{repo_id!r} is not a name the Hugging Face hub can have.")
+        return ModelNotFoundError(
+            f"{repo_id!r} is not a name the Hugging Face hub can have.", remedy="Write it as org/name."
+        )
     if is_transport(error):
         return OfflineError(
             f"The connection for {repo_id} broke ({_shown(error)}).", remedy="Try again; it goes on from there."

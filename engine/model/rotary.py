@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from octavo.engine.errors import UnsupportedModelError
+from octavo.engine.errors import ModelConfigError, UnsupportedModelError
 
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 _ALIASES = {"su": "longrope"}  # the first name of longrope, in Phi-3's early checkpoints
@@ -63,7 +63,7 @@ class RopeSpec:
         reader = _Reader(parameters, kind)
         rot_dim = int(head_size * reader.number("partial_rotary_factor", 1.0))
         if rot_dim <= 0 or rot_dim % 2 or rot_dim > head_size:
-            raise UnsupportedModelError(
+            raise ModelConfigError(
                 f"The config rotates {rot_dim} of {head_size} channels of a head; an even number is needed."
             )
         trained = int(reader.number("original_max_position_embeddings", original_max or max_positions))
@@ -72,7 +72,7 @@ class RopeSpec:
         else:
             factor = reader.needed("factor") if kind != "default" else 1.0
         if kind == "dynamic" and rot_dim <= 2:
-            raise UnsupportedModelError(f"rope_type 'dynamic' needs more than {rot_dim} rotated channels.")
+            raise ModelConfigError(f"rope_type 'dynamic' needs more than {rot_dim} rotated channels.")
         spec = cls(
             kind=kind,
             theta=reader.number("rope_theta", theta),
@@ -106,7 +106,7 @@ class RopeSpec:
         elif self.factor < 1 and self.kind in ("linear", "dynamic", "llama3"):
             wrong = f"factor of {self.factor:g}; at least 1 is needed"
         if wrong:
-            raise UnsupportedModelError(f"The config's rope_type {self.kind!r} has a {wrong}.")
+            raise ModelConfigError(f"The config's rope_type {self.kind!r} has a {wrong}.")
 
     @property
     def extended_max(self) -> int:
@@ -131,7 +131,7 @@ class _Reader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UnsupportedModelError(
+            raise ModelConfigError(
                 f"The config's {key} of rope_type {self.kind!r} is {value!r}; a number above zero is needed."
             )
         return float(value)
@@ -143,7 +143,7 @@ class _Reader:
     def needed(self, key: str) -> float:
         value = self.optional(key)
         if value is None:
-            raise UnsupportedModelError(f"The config's rope_type {self.kind!r} needs {key}, which is not there.")
+            raise ModelConfigError(f"The config's rope_type {self.kind!r} needs {key}, which is not there.")
         return value
 
     def factors(self, key: str, length: int) -> tuple[float, ...]:
@@ -153,9 +153,9 @@ class _Reader:
         if not isinstance(value, list | tuple) or not all(
             isinstance(x, int | float) and 0 < x < math.inf for x in value
         ):
-            raise UnsupportedModelError(f"The config's {key} is not a list of numbers above zero.")
+            raise ModelConfigError(f"The config's {key} is not a list of numbers above zero.")
         if len(value) != length:
-            raise UnsupportedModelError(f"The config's {key} has {len(value)} numbers; {length} are needed.")
+            raise ModelConfigError(f"The config's {key} has {len(value)} numbers; {length} are needed.")
         return tuple(float(x) for x in value)
 
 

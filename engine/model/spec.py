@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from octavo.engine.errors import UnsupportedModelError
+from octavo.engine.errors import ModelConfigError, UnsupportedModelError
 from octavo.engine.model.defaults import FAMILY_DEFAULTS
 from octavo.engine.model.rotary import RopeSpec
 
@@ -86,6 +86,7 @@ class ModelSpec:
 
 FAMILIES = tuple(FAMILY_DEFAULTS)
 FAMILIES_HINT = f"Octavo's own decoder runs {', '.join(FAMILIES)}."
+ADD_LENGTH = "Add max_position_embeddings to its config.json: the number of tokens that the model was made for."
 
 LARGEST_SIZE = 2**31 - 1
 MOST_LAYERS = 4096  # a config that lies must not make us build a million layers before its weights are looked at
@@ -148,9 +149,9 @@ class _Reading:
     def size(self, key: str) -> int:
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise UnsupportedModelError(f"The config's {key} is {value!r}; a positive whole number is needed.")
+            raise ModelConfigError(f"The config's {key} is {value!r}; a positive whole number is needed.")
         if value > LARGEST_SIZE:
-            raise UnsupportedModelError(f"The config's {key} is larger than {LARGEST_SIZE}, which no model has.")
+            raise ModelConfigError(f"The config's {key} is larger than {LARGEST_SIZE}, which no model has.")
         return value
 
     def size_or(self, key: str, default: int) -> int:
@@ -162,13 +163,13 @@ class _Reading:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise UnsupportedModelError(f"The config's {key} is {value!r}; a number above zero is needed.")
+            raise ModelConfigError(f"The config's {key} is {value!r}; a number above zero is needed.")
         return float(value)
 
     def entries(self, key: str) -> Sequence[Any] | None:
         value = self.get(key)
         if value is not None and not isinstance(value, list | tuple):
-            raise UnsupportedModelError(f"The config's {key} is {value!r}; a list is needed.")
+            raise ModelConfigError(f"The config's {key} is {value!r}; a list is needed.")
         return value
 
     def optional(self, key: str) -> float | None:
@@ -186,7 +187,7 @@ class _Reading:
         hidden = self.size("hidden_size")
         head_size = self.size_or("head_dim", hidden // q_heads)
         if q_heads % kv_heads:
-            raise UnsupportedModelError(
+            raise ModelConfigError(
                 f"The config has {q_heads} query heads for {kv_heads} key-value heads; a whole multiple is needed."
             )
         if self.get("use_bidirectional_attention"):
@@ -263,13 +264,13 @@ class _Reading:
             return None
         per_token = self.size("num_experts_per_tok")
         if per_token > count:
-            raise UnsupportedModelError(f"The config routes each token to {per_token} of only {count} experts.")
+            raise ModelConfigError(f"The config routes each token to {per_token} of only {count} experts.")
         return ExpertSpec(count, per_token, size, normalize)
 
     def layers_and_ropes(self, head_size: int) -> tuple[tuple[LayerSpec, ...], tuple[RopeSpec, ...]]:
         count = self.size("num_hidden_layers")
         if count > MOST_LAYERS:
-            raise UnsupportedModelError(f"The config claims {count} layers; at most {MOST_LAYERS} are read.")
+            raise ModelConfigError(f"The config claims {count} layers; at most {MOST_LAYERS} are read.")
         sliding = self.sliding_layers(count)
         window = self.size("sliding_window") if any(sliding) else None
         ropes, rope_of = self.ropes(head_size, sliding)
@@ -294,13 +295,13 @@ class _Reading:
         types = self.entries("layer_types")
         if types is not None and family not in ("llama", "granite", "olmo2"):
             unknown = sorted({str(t) for t in types} - {"full_attention", "sliding_attention"})
-            if unknown or len(types) != count:
+            if unknown:
                 raise UnsupportedModelError(
                     f"The config's layer_types name {', '.join(unknown)}; supported are full_attention and "
                     "sliding_attention."
-                    if unknown
-                    else f"The config's layer_types have {len(types)} entries for {count} layers."
                 )
+            if len(types) != count:
+                raise ModelConfigError(f"The config's layer_types have {len(types)} entries for {count} layers.")
             return [t == "sliding_attention" for t in types]
         if family == "gemma2":
             return [i % 2 == 0 for i in range(count)]
@@ -310,7 +311,7 @@ class _Reading:
         if family in ("qwen2", "qwen3"):
             first = self.get("max_window_layers")
             if not isinstance(first, int):
-                raise UnsupportedModelError(f"The config's max_window_layers is {first!r}; a whole number is needed.")
+                raise ModelConfigError(f"The config's max_window_layers is {first!r}; a whole number is needed.")
             return [i >= first for i in range(count)]
         if family == "smollm3":
             return [not rotated for rotated in self.rotated_layers(count)]
@@ -325,7 +326,7 @@ class _Reading:
             interval = self.size_or("no_rope_layer_interval", 4)
             return [(i + 1) % interval != 0 for i in range(count)]
         if len(flags) < count:
-            raise UnsupportedModelError(f"The config's no_rope_layers have {len(flags)} entries for {count} layers.")
+            raise ModelConfigError(f"The config's no_rope_layers have {len(flags)} entries for {count} layers.")
         return [bool(flag) for flag in flags[:count]]
 
     def ropes(self, head_size: int, sliding: list[bool]) -> tuple[tuple[RopeSpec, ...], list[int | None]]:
@@ -333,7 +334,7 @@ class _Reading:
         parameters = self.get("rope_parameters") or {}
         scaling = self.get("rope_scaling") or {}
         if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
-            raise UnsupportedModelError("The config's rope_parameters or rope_scaling is not a table of values.")
+            raise ModelConfigError("The config's rope_parameters or rope_scaling is not a table of values.")
         rotated = self.rotated_layers(len(sliding))
         if self.family != "gemma3_text":
             rope = self.rope({**parameters, **scaling}, head_size, self.number("rope_theta", 10_000.0))

@@ -178,7 +178,9 @@ def _token_id(field: Field, token: object, vocab_size: int) -> int:
         raise _refuse(field, token)
     if not 0 <= token < vocab_size:
         raise RequestError(
-            f"{field.name} names token {_shown(token)}; this model's ids are 0 to {vocab_size - 1}.", field=field.name
+            f"{field.name} names token {_shown(token)}; this model's ids are 0 to {vocab_size - 1}.",
+            field=field.name,
+            remedy="Send ids of this model's own tokenizer: other models have other ones.",
         )
     return token
 

@@ -62,7 +62,11 @@ def merge_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 def _read_message(message: Mapping[str, Any], where: str, reasoning: ReasoningFormat | None) -> Turn:
     if not isinstance(message, Mapping):
-        raise RequestError(f"{where} is not an object with role and content.", field="messages")
+        raise RequestError(
+            f"{where} is not an object with role and content.",
+            field="messages",
+            remedy='Send it as {"role": "user", "content": "..."}.',
+        )
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         shown = repr(role) if isinstance(role, str | None) else f"of type {type(role).__name__}"
@@ -98,7 +102,9 @@ def _read_content(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
-        raise RequestError(f"{where}.content is neither a text nor a list of parts.", field="messages")
+        raise RequestError(
+            f"{where}.content is neither a text nor a list of parts.", field="messages", remedy="Send it as a text."
+        )
     texts = []
     for index, part in enumerate(content):
         if isinstance(part, str):
@@ -113,7 +119,9 @@ def _read_content(content: Any, where: str) -> str:
             )
         text = part.get("refusal" if kind == "refusal" else "text")
         if not isinstance(text, str):
-            raise RequestError(f"{where}.content[{index}] has no text.", field="messages")
+            raise RequestError(
+                f"{where}.content[{index}] has no text.", field="messages", remedy="Put one in, or leave the part out."
+            )
         texts.append(text)
     return "\n".join(texts)
 
@@ -121,11 +129,17 @@ def _read_content(content: Any, where: str) -> str:
 def _read_tool_calls(calls: Any, where: str) -> list[Any]:
     """Arguments arrive as JSON in a string; templates write them with `tojson` and want the object."""
     if not isinstance(calls, list):
-        raise RequestError(f"{where}.tool_calls is not a list.", field="messages")
+        raise RequestError(
+            f"{where}.tool_calls is not a list.", field="messages", remedy="Send it as the reply had it."
+        )
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise RequestError(f"{where}.tool_calls[{index}] names no function.", field="messages")
+            raise RequestError(
+                f"{where}.tool_calls[{index}] names no function.",
+                field="messages",
+                remedy="Send it as the reply had it.",
+            )
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError, RecursionError):  # what the model wrote is then shown to it as it was

@@ -215,7 +215,9 @@ class ChatTemplate:
         reason = failure.message if failure else "it writes nothing"
         index = self._index_of_refusal(turns, variables)
         raise RequestError(
-            f"This model's chat template refuses messages[{index}] ({turns[index]['role']}): {reason}", field="messages"
+            f"This model's chat template refuses messages[{index}] ({turns[index]['role']}): {reason.rstrip('.')}.",
+            field="messages",
+            remedy="Change that message or leave it out.",
         )
 
     def _has_every_text(self, marked: str, turns: Sequence[Turn]) -> bool:
@@ -290,6 +292,7 @@ class ChatTemplate:
             raise RequestError(
                 "This model's chat template cannot continue messages[0] (assistant): no user message comes before it.",
                 field="messages",
+                remedy="Put one before it.",
             )
         return self._render(turns[:-1], True, variables, notices)
 

@@ -55,6 +55,7 @@ ZH_CN: dict[str, str] = {
     "The message is empty.": "消息是空的。",
     "Write something first.": "请先写点什么。",
     "Octavo is shutting down.": "Octavo 正在关闭。",
+    "Start it again first.": "请先重新启动它。",
     "There is nothing to reply to yet.": "还没有可以回复的内容。",
     "Send a message first.": "请先发送一条消息。",
     "There is no reply to go on with.": "还没有可以继续的回复。",
@@ -78,6 +79,9 @@ ZH_CN: dict[str, str] = {
         "请把它移走（Octavo 会从空列表开始），或用备份替换它。"
     ),
     "The chats in {path} cannot be used: {text}.": "{path} 里的对话无法使用：{text}。",
+    "Check that the folder is there and that you may write to it.": "请确认文件夹存在，并且您有写入权限。",
+    "Close Octavo and copy the file yourself.": "请关闭 Octavo，然后自行复制该文件。",
+    "Check that there is space and that you may write there.": "请确认那里有空间，并且您有写入权限。",
     "A preset needs a name.": "预设需要一个名称。",
     "Give it one.": "请起个名字。",
     "There is a preset named {name} already.": "已经有名为 {name} 的预设了。",

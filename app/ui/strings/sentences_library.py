@@ -11,6 +11,7 @@ ZH_CN: dict[str, str] = {
         "`octavo models list` 会列出缓存里的模型；您自己的文件请自行删除。"
     ),
     "This download is not in the list any more.": "这个下载已不在列表里。",
+    "Start it again.": "请重新开始。",
     "The disk that holds {folder} is full{figures}.": "{folder} 所在的磁盘已满{figures}。",
     "Free some space and try again.": "请腾出一些空间再试。",
     "The download was cancelled.": "下载已取消。",
@@ -46,6 +47,7 @@ ZH_CN: dict[str, str] = {
     "The Hugging Face hub cannot be reached for {model}.": "无法连接 Hugging Face 获取 {model}。",
     "Check the network.": "请检查网络。",
     "{model} is not a name the Hugging Face hub can have.": "{model} 不是 Hugging Face 上可能有的名称。",
+    "Write it as org/name.": "请写成 组织/名称。",
     "The connection for {model} broke ({error}).": "下载 {model} 的连接中断了（{error}）。",
     "The Hugging Face hub asks for a pause (429).": "Hugging Face 要求暂停一会儿（429）。",
     "Try again in some minutes.": "请过几分钟再试。",
@@ -141,6 +143,7 @@ ZH_CN: dict[str, str] = {
     "The token comes from the environment variable {name}.": "令牌来自环境变量 {name}。",
     "Unset it there.": "请在那里取消它。",
     "{path} cannot be deleted ({error}).": "{path} 无法删除（{error}）。",
+    "Delete it yourself.": "请自行删除。",
     "The Hugging Face hub does not know this token.": "Hugging Face 不认识这个令牌。",
     "The hub sent {what} for {file} of {model}.": "Hugging Face 为 {model} 的 {file} 发来了{what}。",
     "What came of it was deleted; try again.": "收到的部分已删除，请再试一次。",

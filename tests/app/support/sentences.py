@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -16,7 +16,6 @@ NOT_ON_THE_PAGE = (
     *("app/quantize", "engine/load/write"),
 )
 OF_A_FILE = ("_error", "_fail")  # helpers that make a CheckpointError of a file
-REMEDIES = ("FETCH_AGAIN",)
 _PLACE = re.compile(r"\{[^{}]*\}")
 
 
@@ -28,6 +27,7 @@ def pattern(template: str) -> str:
 def sentences() -> Iterator[tuple[str, str]]:
     """(where, template) of each."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in _sources()}
+    constants = _constants(trees.values())
     errors = _subclasses(trees.values(), "OctavoError")
     for path, tree in trees.items():
         name = path.relative_to(ROOT).as_posix()
@@ -35,7 +35,7 @@ def sentences() -> Iterator[tuple[str, str]]:
             continue
         for node in ast.walk(tree):
             for part in _spoken(node, errors, in_panels=name.startswith("app/ui/")):
-                for template in _templates(part):
+                for template in _templates(constants.get(_name(part), part)):
                     yield f"{name}:{part.lineno}", template
 
 
@@ -55,16 +55,27 @@ def _subclasses(trees: object, base: str) -> set[str]:
     return found
 
 
+def _constants(trees: Iterable[ast.Module]) -> dict[str, ast.expr]:
+    """Sentences that a module keeps under a name, by that name."""
+    return {
+        _name(node.targets[0]): node.value
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.Assign) and _name(node.targets[0]).isupper()
+    }
+
+
 def _spoken(node: ast.AST, errors: set[str], *, in_panels: bool) -> Iterator[ast.expr]:
     """The arguments of a call that make sentences."""
     if isinstance(node, ast.ClassDef) and node.name in errors:
+        yield from (inner.value for inner in node.body if isinstance(inner, ast.Assign))
         for inner in ast.walk(node):
             is_init = isinstance(inner, ast.Call) and _name(inner.func) == "__init__"
             if isinstance(inner, ast.Call) and is_init:
                 yield from _of_error(inner)
     if isinstance(node, ast.FunctionDef) and "notice" in node.name:
         yield from (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return) and inner.value)
-    if isinstance(node, ast.Assign) and any("notice" in name or name in REMEDIES for name in map(_name, node.targets)):
+    if isinstance(node, ast.Assign) and any("notice" in _name(target) for target in node.targets):
         yield node.value
     if not isinstance(node, ast.Call):
         return

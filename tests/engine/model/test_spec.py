@@ -9,7 +9,7 @@ import transformers as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.engine.errors import UnsupportedModelError
+from octavo.engine.errors import ModelConfigError, UnsupportedModelError
 from octavo.engine.model.defaults import FAMILY_DEFAULTS
 from octavo.engine.model.families import LAYER_TABLES
 from octavo.engine.model.parameters import part_shapes
@@ -126,13 +126,29 @@ def test_longest_context_counts_the_rope_scaling() -> None:
         ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, ["3", "2"]),
     ],
 )
-def test_what_is_not_supported_is_named_in_one_sentence(changes: dict[str, Any], words: list[str]) -> None:
+def test_what_is_not_supported_is_named_in_one_sentence_with_what_to_do(
+    changes: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         ModelSpec.from_config(small(**changes))
-    message = str(caught.value)
+    message = caught.value.message
     assert all(word in message for word in words), message
     assert message.count(". ") == 0
     assert message.endswith(".")
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("changes", [{"hidden_size": -1}, {"rope_scaling": {"rope_type": "linear", "factor": "two"}}])
+def test_a_value_that_no_model_has_asks_for_the_models_own_config(changes: dict[str, Any]) -> None:
+    with pytest.raises(ModelConfigError, match=r"[Ff]etch .*own config\.json"):
+        ModelSpec.from_config(small(**changes))
+
+
+@pytest.mark.parametrize("changes", [{"hidden_act": "mish"}, {"rope_scaling": {"rope_type": "bar"}}])
+def test_a_feature_that_is_not_there_asks_for_no_other_config(changes: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match="Choose another model") as caught:
+        ModelSpec.from_config(small(**changes))
+    assert not isinstance(caught.value, ModelConfigError)
 
 
 def test_the_text_part_of_a_multimodal_checkpoint_is_read_and_said() -> None:
