@@ -116,7 +116,8 @@ _OTHER_TOWERS = re.compile(
 )
 # Tables some old files keep although they follow from the config.
 _DERIVED = re.compile(r"(^|\.)rotary_emb\w*\.\w*(inv_freq|cos_cached|sin_cached)$")
-_INTEGERS = frozenset({"I64", "I32", "I16", "I8", "U8", "BOOL"})  # readable, but codes or masks and never weights
+# Types that can be read, but hold codes or masks and never weights.
+WHOLE_NUMBERS = frozenset({"I64", "I32", "I16", "I8", "U8", "BOOL"})
 _LAYER = re.compile(r"^layers\.(\d+)\.(.+?)(?:\.(weight|bias))?$")
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
@@ -141,7 +142,7 @@ def plan_weights(spec: ModelSpec, tensors: Mapping[str, TensorHeader]) -> Weight
                 continue
             source = Source(name, ("embed.weight",))  # of two tensors that share memory some writers keep this one
         _check_shape(shapes, source, header)
-        if header.dtype in _INTEGERS:
+        if header.dtype in WHOLE_NUMBERS:
             raise _error(f"It is stored as {header.dtype}, in whole numbers without a scale", name, header.file)
         for place in _places(shapes, source):
             if place in filled:

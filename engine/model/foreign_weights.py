@@ -17,7 +17,7 @@ from transformers.utils.loading_report import LoadStateDictInfo
 
 from octavo.engine.errors import CheckpointError
 from octavo.engine.load.checkpoint import Checkpoint
-from octavo.engine.model.families import OTHER_CONFIG
+from octavo.engine.model.families import OTHER_CONFIG, WHOLE_NUMBERS
 
 SETTINGS = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias|position_ids)$")  # buffers old files saved; computed
 
@@ -33,7 +33,7 @@ class WeightMap:
 
 
 def map_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> WeightMap:
-    """Checks names and shapes before anything is read. Raises CheckpointError naming tensor and file."""
+    """Checks names, shapes and number types before anything is read. Raises CheckpointError naming tensor and file."""
     tensors, state = checkpoint.tensors, model.state_dict(keep_vars=True)
     transforms = get_model_conversion_mapping(model)
     renamings = [entry for entry in transforms if isinstance(entry, WeightRenaming)]
@@ -54,6 +54,13 @@ def map_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> WeightMap:
                 file=str(info.file),
                 tensor=name,
                 remedy=OTHER_CONFIG,
+            )
+        if info.dtype in WHOLE_NUMBERS and state[target].is_floating_point():
+            raise CheckpointError(
+                f"The tensor {name} of {info.file.name} is stored as {info.dtype}, in whole numbers without a scale.",
+                file=str(info.file),
+                tensor=name,
+                remedy="Use a version of the model in bfloat16, float16 or float32.",
             )
         if pattern is not None:
             converted.setdefault(target, []).append((name, pattern))

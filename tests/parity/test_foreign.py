@@ -289,6 +289,24 @@ def test_a_missing_unknown_or_misshapen_tensor_is_named(name: str, tensor: str, 
     assert tensor.split(".experts")[0] in str(caught.value) or tensor == caught.value.tensor
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("starcoder2", "model.layers.1.self_attn.q_proj.weight"),
+        ("olmoe", "model.layers.0.mlp.experts.2.up_proj.weight"),
+    ],
+)
+@pytest.mark.parametrize("stored", [torch.int8, torch.uint8, torch.int64, torch.bool])
+def test_whole_numbers_are_not_taken_for_weights(name: str, tensor: str, stored: torch.dtype, saved) -> None:
+    path = saved(configs()[name]).path
+    edit(path, lambda tensors: tensors.update({tensor: tensors[tensor].mul(100).to(stored)}))
+    with open_checkpoint(path) as checkpoint, pytest.raises(CheckpointError, match="in whole numbers") as caught:
+        check_foreign(checkpoint)
+    assert caught.value.tensor == tensor
+    assert caught.value.file == str(path / "model.safetensors")
+    assert "bfloat16" in str(caught.value)
+
+
 def test_names_without_the_decoders_prefix_and_saved_frequencies_are_understood(saved, paged) -> None:
     reference = saved(configs()["gpt2"])
     edit(

@@ -337,6 +337,9 @@ ZH_CN: dict[str, str] = {
         "{name} 的张量合起来的形状是 {shape}，而配置要求 {expected}。"
     ),
     "{name} has no place for the tensor {tensor} of {file}.": "{name} 没有放置 {file} 的张量 {tensor} 的位置。",
+    "The tensor {tensor} of {file} is stored as {type}, in whole numbers without a scale.": (
+        "{file} 的张量 {tensor} 以 {type} 保存，是没有缩放系数的整数。"
+    ),
     "The tensor {tensor} of {file} has the shape {shape}, but its configuration says {expected}.": (
         "{file} 的张量 {tensor} 的形状是 {shape}，而配置要求 {expected}。"
     ),
