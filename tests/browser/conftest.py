@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-component-update"
 
 
 sys.path[:0] = [str(SUPPORT), str(SUPPORT.parent.parent / "app" / "support")]
+
+from ports import free_port  # noqa: E402
 
 
 def _missing(reason: str) -> None:
@@ -74,8 +75,18 @@ class Server:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Replies wait in their middle, so that what is seen there does not depend on how fast anything is."""
+        mark = self.folder / "held"
+        mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink()
 
     def log(self) -> str:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
@@ -90,9 +101,7 @@ def make_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     def make(*marks: str, config: str | None = None, script: Path = SERVE, **environment: str) -> Server:
         server = Server(tmp_path_factory.mktemp("server"), environment, script)
         if script != SERVE:  # the real command is told its port
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                (server.folder / "port").write_text(str(free.getsockname()[1]), encoding="utf-8")
+            (server.folder / "port").write_text(str(free_port()), encoding="utf-8")
         for mark in marks:
             (server.folder / mark).touch()
         if config is not None:
@@ -170,7 +179,7 @@ class Watched:
     received: list[str] = field(default_factory=list)
 
     def watch(self, page: object) -> None:
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         page.on("request", lambda request: self._request(request.url))
         page.on("pageerror", lambda error: self.errors.append(f"page error: {error}"))
         page.on("console", lambda message: self._console(message))

@@ -40,8 +40,8 @@ WATCH_CHANGES = """() => {
 
 
 def ended(page: Page, expected: list[str]) -> None:
-    wait_for_end(page)
-    until(page, f"JSON.stringify(({TURNS})()) === JSON.stringify({json.dumps(expected, ensure_ascii=False)})")
+    turns = f"JSON.stringify(({TURNS})()) === JSON.stringify({json.dumps(expected, ensure_ascii=False)})"
+    until(page, f"document.querySelector('article.reply.last:not(.live)') && {turns}")
 
 
 def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
@@ -76,7 +76,8 @@ def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
     page.locator("article.reply").first.get_by_role("button", name="Branch").click()
     until(page, f"location.search.startsWith('?c=') && !location.search.includes('{source}')")
     ended(page, ["echo one", "one"])
-    assert "echo one (2)" in " ".join(row_of(page, chat_id(page)).inner_text().split())
+    row = row_of(page, chat_id(page)).filter(has_text="echo one")
+    row.locator(".number", has_text="(2)").wait_for()
 
 
 def test_the_list_finds_pins_sorts_and_undoes(page: Page) -> None:
@@ -264,6 +265,7 @@ def test_notes_name_each_fault_on_its_line_and_stay_while_the_keyboard_is_in_the
     page.clock.install()
     bring(page, broken)
     page.clock.fast_forward(1000)
+    note.filter(has_text="1 could not be read").wait_for()
     until(page, "document.querySelectorAll('.toast.error p').length === 1")  # the last one's note is gone
     page.clock.fast_forward(20_000)
     note.wait_for(state="detached")
@@ -281,7 +283,7 @@ def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
     send(page, "echo before")
     wait_for_end(page)
     chat = chat_id(page)
-    with closing(sqlite3.connect(server.folder / "chats.sqlite3")) as db, db:
+    with closing(sqlite3.connect(server.folder / "chats.sqlite3", timeout=60)) as db, db:
         db.execute("UPDATE chats SET model = 'org/Another-7B' WHERE id = ?", (chat,))
     choose(page, chat, "Rename")
     page.keyboard.insert_text("Written elsewhere")
@@ -383,7 +385,11 @@ def test_a_long_list_and_a_long_chat_cost_no_more_than_what_is_seen(make_server:
     page.get_by_role("searchbox").fill("")
     send(page, "long")
     page.wait_for_selector("article.reply.live .block")
+    page.wait_for_selector(".row-chat.writing [aria-current]")  # the list has heard of it
     page.evaluate(WATCH_CHANGES)
     page.keyboard.type("typed while a reply streams in", delay=20)
     assert page.locator("article.reply.live").count() == 1
     assert page.evaluate("window.touched") == []
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    server.stop()

@@ -6,7 +6,19 @@ import re
 from typing import Any
 
 import pytest
-from driving import answer, chat_id, choose, reply, row_of, send, until, wait_for_end
+from driving import (
+    answer,
+    at_rest,
+    chat_id,
+    choose,
+    clipboard_is,
+    flashing,
+    reply,
+    row_of,
+    send,
+    until,
+    wait_for_end,
+)
 
 Page = Any  # playwright's; it need not be installed to collect these tests
 
@@ -15,17 +27,18 @@ UNLOAD = """() => fetch('/api/ui/models/unload', {
 })"""
 
 
-def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page) -> None:
-    send(page, "echo " + "one two three four five six seven eight nine ten " * 12)
-    page.wait_for_selector("article.reply.live .block")
-    partial = answer(page)
+def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page, server: Any) -> None:
+    with server.held():
+        send(page, "echo " + "one two three four five six seven eight nine ten " * 12)
+        page.wait_for_selector("article.reply.live .block")
+        partial = answer(page)
     wait_for_end(page)
     whole = answer(page)
     assert whole == " ".join(["one two three four five six seven eight nine ten"] * 12)
     assert len(partial) < len(whole)
     figures = reply(page).locator(".figures").inner_text()
     assert re.search(r"\d+ tok/s.*first \S+ m?s.*\d+ prompt \(\d+ cached\).*\d+ tokens.*finished", figures, re.DOTALL)
-    assert page.locator(".context").get_attribute("aria-label").startswith("Context used")
+    page.locator(".context[aria-label^='Context used']").wait_for()
     assert "Scripted-135M" in page.locator(".chip").inner_text()
     memory = page.locator("#octavo-model dd", has_text="weights").text_content()
     assert memory.endswith("one chat of 8,192 tokens takes 180 MiB, all chats together grow up to 2 GiB")
@@ -53,8 +66,7 @@ def test_the_line_of_figures_says_how_many_guesses_were_right(page: Page) -> Non
     wait_for_end(page)
     assert "40 guessed, 75% right, about 2.0× as fast" in reply(page).locator(".figures").inner_text()
     send(page, "echo nothing guessed")
-    page.locator("article.reply").nth(1).wait_for()
-    wait_for_end(page)
+    wait_for_end(page, 2)
     assert "guessed" not in reply(page).locator(".figures").inner_text()
 
 
@@ -74,7 +86,7 @@ def test_stop_keeps_what_was_written(page: Page) -> None:
     send(page, "long")
     page.wait_for_selector("article.reply.live .block >> nth=2")
     page.get_by_role("button", name="Stop", exact=True).press("Enter")
-    page.wait_for_selector("article.reply.last:not(.live)", timeout=5000)
+    wait_for_end(page)
     assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"  # the keyboard is not lost with the button
     text = answer(page)
     assert text.startswith("The keeper had not slept")
@@ -83,47 +95,49 @@ def test_stop_keeps_what_was_written(page: Page) -> None:
     page.wait_for_selector("article.reply .figures")
     assert answer(page) == text
     send(page, "echo goes on")
-    until(page, "document.querySelectorAll('article.reply').length === 2")
-    wait_for_end(page)
+    wait_for_end(page, 2)
     assert "goes on" in reply(page).inner_text()
 
 
 def test_escape_stops_and_a_stopped_chat_says_so_in_the_list(page: Page) -> None:
     send(page, "long")
     page.wait_for_selector("article.reply.live .block")
-    assert page.locator(".row-chat.writing").count() == 1
+    page.wait_for_selector(f".row-chat.writing[data-id='{chat_id(page)}']")
     page.keyboard.press("Escape")
-    page.wait_for_selector("article.reply.last:not(.live)", timeout=5000)
+    wait_for_end(page)
     page.wait_for_selector(f".row-chat[data-id='{chat_id(page)}']:not(.writing)")
 
 
-def test_a_reload_in_the_middle_goes_on_and_loses_nothing(page: Page) -> None:
+def test_a_reload_in_the_middle_goes_on_and_loses_nothing(page: Page, server: Any) -> None:
     numbers = " ".join(str(n) for n in range(360))
-    send(page, f"echo {numbers}")
-    page.wait_for_selector("article.reply.live .block")
-    address = page.url
-    page.reload()
-    page.wait_for_selector("article.reply.live .block")
-    assert page.url == address
+    with server.held():
+        send(page, f"echo {numbers}")
+        page.wait_for_selector("article.reply.live .block")
+        address = page.url
+        page.reload()
+        page.wait_for_selector("article.reply.live .block")
+        assert page.url == address
     wait_for_end(page)
     assert answer(page).split() == numbers.split()
     assert page.locator("article.user").count() == 1
 
 
-def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page) -> None:
-    send(page, "echo " + "first " * 360)
-    first = chat_id(page)
-    page.wait_for_selector("article.reply.live .block")
-    page.keyboard.press("Control+k")
-    page.wait_for_selector(".welcome .example")
-    send(page, "echo second")
-    until(page, f"!location.search.includes('{first}') && location.search.startsWith('?c=')")
-    second = chat_id(page)
-    wait_for_end(page)
-    page.locator(f".row-chat[data-id='{first}'] a").click()
-    page.wait_for_selector("article.reply.live .block")
+def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page, server: Any) -> None:
+    with server.held():
+        send(page, "echo " + "first " * 360)
+        first = chat_id(page)
+        page.wait_for_selector("article.reply.live .block")
+        page.keyboard.press("Control+k")
+        page.wait_for_selector(".welcome .example")
+        send(page, "echo second")
+        until(page, f"!location.search.includes('{first}') && location.search.startsWith('?c=')")
+        second = chat_id(page)
+        wait_for_end(page)
+        page.locator(f".row-chat[data-id='{first}'] a").click()
+        page.wait_for_selector("article.reply.live .block")
     wait_for_end(page)
     assert answer(page).split() == ["first"] * 360
+    page.wait_for_selector(f".row-chat[data-id='{first}'] + .row-chat[data-id='{second}']")
     page.keyboard.press("Alt+ArrowDown")  # the chat that ended last is on top
     page.wait_for_url(f"**/?c={second}")
     assert "second" in reply(page).inner_text()
@@ -143,7 +157,7 @@ def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page) ->
     dialog.get_by_role("button", name="Delete").click()
     row.wait_for(state="detached")
     page.wait_for_selector(".welcome .example")
-    assert page.url.endswith("/")
+    page.wait_for_url("**/")
 
 
 def test_a_message_is_sent_once_however_it_is_sent(page: Page) -> None:
@@ -193,45 +207,45 @@ def test_the_reader_stays_where_he_is_until_he_goes_to_the_end(page: Page) -> No
     page.mouse.move(700, 400)
     page.mouse.wheel(0, -500)
     page.wait_for_selector(".to-end:not([hidden])")
-    page.wait_for_timeout(150)
-    top = page.evaluate("document.querySelector('.scroller').scrollTop")
+    top = at_rest(page, "document.querySelector('.scroller').scrollTop")
     height = page.evaluate("document.querySelector('.scroller').scrollHeight")
     until(page, f"document.querySelector('.scroller').scrollHeight > {height} + 100")
     assert page.evaluate("document.querySelector('.scroller').scrollTop") == pytest.approx(top, abs=1)
     page.get_by_role("button", name="To the end").click()
-    page.wait_for_timeout(400)
-    to_end = "s => s.scrollHeight - s.scrollTop - s.clientHeight"
-    assert page.locator(".scroller").evaluate(to_end) < 40
-    assert page.locator(".to-end").is_hidden()
+    page.locator(".to-end").wait_for(state="hidden")
+    until(page, "(s => s.scrollHeight - s.scrollTop - s.clientHeight < 40)(document.querySelector('.scroller'))")
     page.keyboard.press("Escape")
+    wait_for_end(page, 2)
 
 
-def test_copy_takes_the_markdown_of_the_answer_only(page: Page) -> None:
+def test_copy_takes_the_markdown_of_the_answer_only(page: Page, server: Any) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     text = "A **list**:\n\n- one\n\t- tab\n\n```python\nif x:\n\treturn 1\n```"
-    send(page, f"think {text}")
-    page.wait_for_selector("article.reply.live .thought.now", state="attached")
-    assert page.locator("article.reply .thought .label").inner_text().startswith("Thinking")
+    with server.held():
+        send(page, f"think {text}")
+        page.wait_for_selector("article.reply.live .thought.now", state="attached")
+        assert page.locator("article.reply .thought .label").inner_text().startswith("Thinking")
     wait_for_end(page)
     assert page.locator("article.reply .thought .label").inner_text().startswith("Thought for")
-    reply(page).get_by_role("button", name="Copy", exact=True).click()
-    page.wait_for_selector("article.reply footer .icon-check")
-    assert page.evaluate("navigator.clipboard.readText()") == text
-    reply(page).get_by_role("button", name="Copy code").click()
-    page.wait_for_selector("article.reply .code-head .icon-check")
-    assert page.evaluate("navigator.clipboard.readText()") == "if x:\n\treturn 1"
+    with flashing(page, "article.reply footer .icon-check"):
+        reply(page).get_by_role("button", name="Copy", exact=True).click()
+    clipboard_is(page, text)
+    with flashing(page, "article.reply .code-head .icon-check"):
+        reply(page).get_by_role("button", name="Copy code").click()
+    clipboard_is(page, "if x:\n\treturn 1")
     page.evaluate("Object.defineProperty(window, 'isSecureContext', {value: false})")  # as over plain http
     page.evaluate("navigator.clipboard.writeText('')")
     page.wait_for_selector("article.reply footer .icon-copy")
-    reply(page).get_by_role("button", name="Copy", exact=True).click()
-    page.wait_for_selector("article.reply footer .icon-check")
-    assert page.evaluate("navigator.clipboard.readText()") == text
+    with flashing(page, "article.reply footer .icon-check"):
+        reply(page).get_by_role("button", name="Copy", exact=True).click()
+    clipboard_is(page, text)
 
 
-def test_reading_a_long_prompt_shows_how_far_it_is(page: Page) -> None:
-    send(page, "read 120 then it answers")
-    waiting = "document.querySelector('article.reply .waiting:has(.meter)')?.innerText"
-    said = until(page, f"{waiting}?.includes('12,000 tokens') && {waiting}")
+def test_reading_a_long_prompt_shows_how_far_it_is(page: Page, server: Any) -> None:
+    with server.held():
+        send(page, "read 120 then it answers")
+        waiting = "document.querySelector('article.reply .waiting:has(.meter)')?.innerText"
+        said = until(page, f"{waiting}?.includes('12,000 tokens') && {waiting}")
     assert re.search(r"Reading · [\d,]+ of 12,000 tokens", said)
     assert "4,000 were known already" in said
     wait_for_end(page)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from driving import reply, send, until, wait_for_end
+from driving import at_rest, clipboard_is, flashing, reply, send, until, wait_for_end, wait_until
 
 Page = Any  # playwright's; it need not be installed to collect these tests
 
@@ -44,6 +44,7 @@ def test_files_are_attached_counted_kept_over_a_reload_and_sent(page: Page) -> N
     page.reload()
     page.wait_for_selector("#octavo-composer .file >> nth=1")
     page.get_by_role("button", name="Remove code.py").click()
+    page.locator("#octavo-composer .file").filter(has_text="code.py").wait_for(state="detached")
     until(page, "document.querySelector('.context').textContent.endsWith('/ 8.2k')")  # 8,192, in thousands
     assert page.locator("#octavo-composer .file").count() == 1
     page.get_by_role("textbox", name="Message").press("Enter")
@@ -85,7 +86,7 @@ def test_escape_closes_a_panel_wherever_the_keyboard_is_and_stops_a_reply_from_i
     send(page, "clock 4000")
     page.wait_for_selector("article.reply.live p")
     page.get_by_role("button", name="Settings", exact=True).click()
-    page.locator("#octavo-panel .panel-settings").wait_for()
+    page.locator("#octavo-panel .panel-settings .setting").first.wait_for()
     page.get_by_role("textbox", name="Message").focus()
     page.keyboard.press("Escape")
     wait_for_end(page)
@@ -119,9 +120,10 @@ def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
     wait_for_end(page)
     page.keyboard.press("Control+k")
     page.locator(".tune").filter(has_not_text="Sailor").wait_for()  # a new chat begins without
-    assert panel.get_by_role("textbox", name="System text").input_value() == ""
+    until(page, "document.getElementById('system').value === ''")
     page.go_back()
     page.locator(".tune").filter(has_text="Sailor").wait_for()
+    until(page, "document.getElementById('system').value === 'Answer like a sailor.'")
     panel.get_by_role("checkbox", name="Begin new chats with it").check()
     page.keyboard.press("Control+k")
     until(page, "!location.search && document.querySelector('.tune').innerText === 'Sailor'")  # unless it is wanted
@@ -140,7 +142,7 @@ def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
     assert panel.get_by_role("textbox", name="System text").input_value() == "Answer like a sailor."
 
 
-def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
+def test_a_full_window_is_said_before_anything_is_sent(page: Page, server: Any) -> None:
     box, hint = page.get_by_role("textbox", name="Message"), page.locator("#composer-hint")
     box.fill("long words " * 900)
     hint.filter(has_text="Too long: 9,").wait_for()
@@ -153,15 +155,16 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     hint.get_by_role("button", name="Larger context…").click()
     page.wait_for_url("**#settings/model.context_length")
     until(page, "document.activeElement.id === 'set-model-context_length'")
-    row, panel = page.locator("[data-key='model.context_length']"), page.locator(".panel-settings .settings-top")
-    assert row.bounding_box()["y"] >= panel.bounding_box()["y"] + panel.bounding_box()["height"]
+    below = "document.querySelector(\"[data-key='model.context_length']\").getBoundingClientRect().top"
+    until(page, f"{below} >= document.querySelector('.panel-settings .settings-top').getBoundingClientRect().bottom")
     page.keyboard.press("Escape")
 
     box.fill("story " + "one " * 1000)
-    box.press("Enter")
-    page.wait_for_selector("article.reply.live .block")
-    page.keyboard.press("Escape")
-    wait_for_end(page)
+    with server.held():
+        box.press("Enter")
+        page.wait_for_selector("article.reply.live .block")
+        page.keyboard.press("Escape")
+        wait_for_end(page)
     box.fill("story " + "two " * 900)
     hint.filter(has_text="Sending this leaves out the oldest turn").wait_for()
     page.locator(".tune").click()
@@ -172,11 +175,12 @@ def test_a_full_window_is_said_before_anything_is_sent(page: Page) -> None:
     assert page.locator("article.user").count() == 1
     hint.get_by_role("button", name="Leave out the oldest turns").click()
     hint.filter(has_text="Sending this leaves out the oldest turn").wait_for()
-    box.press("Enter")
-    until(page, "document.querySelectorAll('article.reply').length === 2")
-    page.wait_for_selector("article.reply.last.live .block")
-    page.keyboard.press("Escape")
-    wait_for_end(page)
+    with server.held():
+        box.press("Enter")
+        until(page, "document.querySelectorAll('article.reply').length === 2")
+        page.wait_for_selector("article.reply.last.live .block")
+        page.keyboard.press("Escape")
+        wait_for_end(page, 2)
     assert "left out" in reply(page).inner_text()
 
 
@@ -205,12 +209,13 @@ def test_the_meter_follows_the_version_that_is_shown(page: Page) -> None:
     box.press("ArrowUp")
     page.locator("article.user.editing textarea").fill("say long " + "words " * 400)
     page.keyboard.press("Enter")
-    until(page, f"{shown} > 300")
+    page.locator("article.user .versions:not([hidden])", has_text="2/2").wait_for(state="attached")
     wait_for_end(page)
+    until(page, f"{shown} > 300")
     page.locator("article.user").get_by_role("button", name="Version before").press("Enter")
-    until(page, f"{shown} < 100", 5)
+    until(page, f"{shown} < 100")
     page.locator("article.user").get_by_role("button", name="Next version").press("Enter")
-    until(page, f"{shown} > 300", 5)
+    until(page, f"{shown} > 300")
 
 
 def test_the_meter_comes_back_after_a_failure(page: Page, watched: Any) -> None:
@@ -224,8 +229,7 @@ def test_the_meter_comes_back_after_a_failure(page: Page, watched: Any) -> None:
     page.route("**/api/ui/compose/measure", fail)
     before = page.locator("#octavo-header .context").inner_text()
     page.get_by_role("textbox", name="Message").fill("five more words of text " * 40)
-    page.wait_for_timeout(500)
-    assert failed
+    wait_until(page, lambda: failed)
     page.unroute("**/api/ui/compose/measure")
     until(page, f"document.querySelector('#octavo-header .context').innerText !== {before!r}")
     watched.errors[:] = [error for error in watched.errors if "status of 503" not in error]
@@ -239,11 +243,11 @@ def test_the_conversation_stays_at_its_end_while_the_text_grows(page: Page) -> N
         box.press_sequentially(f"line {line}")
         box.press("Shift+Enter")
     assert box.bounding_box()["height"] > 130
-    page.wait_for_timeout(200)
-    assert page.locator(".scroller").evaluate("s => s.scrollHeight - s.scrollTop - s.clientHeight") < 2
+    beyond = "(s => s.scrollHeight - s.scrollTop - s.clientHeight)(document.querySelector('.scroller'))"
+    assert at_rest(page, beyond) < 2
     page.keyboard.press("Control+Shift+L")
-    page.wait_for_timeout(600)
-    assert page.locator(".scroller").evaluate("s => s.scrollHeight - s.scrollTop - s.clientHeight") < 2
+    page.get_by_role("complementary", name="Presets").get_by_text("0.7 by default").wait_for()
+    assert at_rest(page, beyond) < 2
     page.keyboard.press("Control+Shift+L")
 
 
@@ -251,12 +255,12 @@ def test_the_keyboard_does_everything_and_lists_it(page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     send(page, "echo some\n\n```\ncode\n```")
     wait_for_end(page)
-    page.keyboard.press("Control+Shift+C")
-    page.wait_for_selector("article.reply footer .icon-check")
-    assert page.evaluate("navigator.clipboard.readText()") == "some\n\n```\ncode\n```"
-    page.keyboard.press("Control+Shift+;")
-    page.wait_for_selector("article.reply .code-head .icon-check")
-    assert page.evaluate("navigator.clipboard.readText()") == "code"
+    with flashing(page, "article.reply footer .icon-check"):
+        page.keyboard.press("Control+Shift+C")
+    clipboard_is(page, "some\n\n```\ncode\n```")
+    with flashing(page, "article.reply .code-head .icon-check"):
+        page.keyboard.press("Control+Shift+;")
+    clipboard_is(page, "code")
     page.locator(".scroller").focus()
     page.keyboard.press("?")
     listed = page.get_by_role("dialog", name="Keyboard shortcuts")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
-from driving import answer, send, until, wait_for_end
+from driving import answer, send, until, wait_for_end, wait_until
 
 Page = Any  # playwright's; it need not be installed to collect these tests
 
@@ -56,6 +58,11 @@ def cut_off(page: Page) -> None:
     page.locator(".offline").wait_for()
 
 
+def come_back(page: Page) -> None:
+    """At once, as when the browser notices a network: what waits to be sent does so for ten seconds only."""
+    page.evaluate("window.down = false; window.dispatchEvent(new Event('online'))")
+
+
 def hint(page: Page) -> str:
     return page.locator("#composer-hint").inner_text()
 
@@ -66,7 +73,7 @@ def test_what_is_sent_while_octavo_comes_back_goes_out_by_itself(home: Page) -> 
     assert "sent as soon as it answers" in hint(home)
     home.locator(".chip[data-state=lost]").wait_for()
     assert "sent as soon as it answers" in hint(home)
-    home.evaluate("window.down = false")
+    come_back(home)
     wait_for_end(home)
     assert answer(home) == "patience"
     assert home.locator("article.user").count() == 1
@@ -92,7 +99,7 @@ def test_what_was_changed_meanwhile_is_not_sent(home: Page) -> None:
     cut_off(home)
     send(home, "echo first thought")
     home.get_by_role("textbox", name="Message").fill("echo second thought")
-    home.evaluate("window.down = false")
+    come_back(home)
     home.wait_for_selector(".offline", state="hidden")
     home.wait_for_timeout(300)
     assert home.get_by_role("textbox", name="Message").input_value() == "echo second thought"
@@ -116,9 +123,9 @@ def test_what_was_under_way_when_the_connection_broke_is_sent_again_and_taken_on
         home.wait_for_timeout(300)
         cut_off(home)
         assert "sent as soon as it answers" in hint(home)
-        home.evaluate("window.down = false")
+        come_back(home)
         home.locator("article.user", has_text=f"second {arrived}").wait_for()
-        wait_for_end(home)
+        wait_for_end(home, 2 if arrived else 3)
         until(home, "document.querySelector('#octavo-composer textarea').value === ''")
     assert home.locator("article.user").count() == 3
 
@@ -132,19 +139,20 @@ def test_enter_before_a_new_tab_is_connected_sends_with_the_connection(server: A
     page.wait_for_selector("body.octavo-ready")
     send(page, "echo at once")
     assert "sent as soon as it answers" in hint(page)
-    page.evaluate("window.down = false")
+    come_back(page)
     wait_for_end(page)
     assert answer(page) == "at once"
 
 
-def test_a_reply_goes_on_where_a_lost_connection_comes_back(home: Page) -> None:
-    send(home, "clock 200")
-    home.wait_for_selector("article.reply.live p")
-    cut_off(home)
-    home.wait_for_selector("article.reply.last:not(.live) >> text=The connection to Octavo broke")
-    home.evaluate("window.down = false")
-    home.wait_for_selector("article.reply.live")
-    assert home.locator("article.reply .notice").count() == 0
+def test_a_reply_goes_on_where_a_lost_connection_comes_back(home: Page, server: Any) -> None:
+    with server.held():
+        send(home, "clock 200")
+        home.wait_for_selector("article.reply.live p")
+        cut_off(home)
+        home.wait_for_selector("article.reply.last:not(.live) >> text=The connection to Octavo broke")
+        home.evaluate("window.down = false")
+        home.wait_for_selector("article.reply.live")
+        assert home.locator("article.reply .notice").count() == 0
     wait_for_end(home)
     assert len(answer(home).split()) == 200
     until(home, "window.announced.at(-1) === 'The reply is complete.'")
@@ -157,11 +165,17 @@ def test_how_a_reply_ended_is_announced_as_it_was(home: Page) -> None:
     send(home, "clock 4000")
     home.wait_for_selector("article.reply.live p")
     home.keyboard.press("Escape")
-    wait_for_end(home)
+    wait_for_end(home, 2)
     until(home, "window.announced.at(-1) === 'The reply was stopped.'")
     send(home, "fail")
     home.wait_for_selector("article.reply [role=alert]")
     until(home, "window.announced.at(-1) === 'The reply failed.'")
+
+
+def on_disk(server: Any) -> str:
+    """What the file holds of the last turn of its only chat."""
+    with closing(sqlite3.connect(server.folder / "chats.sqlite3", timeout=60)) as db:
+        return db.execute("SELECT content FROM messages ORDER BY seq DESC LIMIT 1").fetchone()[0]
 
 
 def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(
@@ -172,9 +186,9 @@ def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(
     page = opened(server, watched)
     send(page, "clock 4000")
     page.wait_for_selector("article.reply.live p")
-    page.wait_for_timeout(2500)  # until some of it is on disk
+    wait_until(page, lambda: on_disk(server))
     server.process.kill()
-    server.process.wait(20)
+    server.process.wait()
     page.wait_for_selector("article.reply.last:not(.live) >> text=The connection to Octavo broke")
     assert page.locator(".row-chat.writing, .chip[data-state=ready], .send.stops").count() == 0
     assert "not reachable right now" in hint(page)
@@ -191,7 +205,7 @@ def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(
     server.process.terminate()
     page.wait_for_selector(".offline:not([hidden]) >> text=Closed")
     page.wait_for_selector("article.reply.last:not(.live) >> text=Octavo was closed while this was being written.")
-    server.process.wait(20)
+    server.process.wait(60)
     page.wait_for_timeout(1500)  # several tries to connect
     assert page.locator("article.reply.last .notice").count() == 1
     assert "interrupted" in page.locator("article.reply.last .figures").inner_text()

@@ -2,81 +2,59 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-import statistics
+import re
 from typing import Any
 
-from driving import answer, chat_id, choose, reply, send, until, wait_for_end
+from driving import answer, chat_id, choose, reply, send, wait_for_end, wait_until
 
 Page = Any
 
 TABS = 8
 PIECES = 360  # at sixty a second: six seconds
 
-# The scripted model says the time in milliseconds, so the newest number on the screen tells how old the screen is.
-WATCH_LAG = """() => {
-    window.seen = [];
-    new MutationObserver(() => requestAnimationFrame(() => {
-        const text = document.querySelector('article.reply.live > .blocks')?.textContent ?? '';
-        const newest = text.trimEnd().split(/\\s+/).at(-1);
-        if (newest && newest !== window.newest) window.seen.push([Date.now(), Number(newest)]);
-        window.newest = newest;
-    })).observe(document.body, {childList: true, subtree: true, characterData: true});
-}"""
-
 
 def test_eight_tabs_of_one_browser_stream_at_the_same_time(server: Any, watched: Any) -> None:
+    """How far they are behind is measured elsewhere, on a quiet machine."""
     pages = [watched.context.new_page() for _ in range(TABS)]
     for page in pages:
         page.goto(server.url, wait_until="commit")  # all of them load at the same time
     for page in pages:
         page.wait_for_selector("body.octavo-ready .example")
-        page.evaluate(WATCH_LAG)
     watched.received.clear()
     for page in pages:
         page.get_by_role("textbox", name="Message").fill(f"clock {PIECES}")
-    for page in pages:
-        page.keyboard.press("Enter")
+    with server.held():
+        for page in pages:
+            page.keyboard.press("Enter")
+        for page in pages:  # none waits for the end of another
+            page.wait_for_selector("article.reply.live p")
     for page in pages:
         wait_for_end(page)
-    spoken = [[int(number) for number in answer(page).split()] for page in pages]
-    assert all(len(numbers) == PIECES for numbers in spoken)
-    seen = [page.evaluate("window.seen") for page in pages]  # [when it was on the screen, when it was said]
-    first, last = max(times[0][0] for times in seen), min(times[-1][0] for times in seen)
-    assert last - first > 1000  # all were seen to grow at the same time, for at least a second
-
-    lags = sorted(shown - said for times in seen for shown, said in times)
-    updates = len(lags) / TABS / (PIECES / 60)
+    assert [len(answer(page).split()) for page in pages] == [PIECES] * TABS
     text_bytes = sum(len(answer(page)) for page in pages)
     sent_bytes = sum(len(frame) for frame in watched.received)
-    print(
-        f"\n{TABS} tabs, 60 pieces/s each: screen behind engine {statistics.median(lags):.0f} ms median,"
-        f" {lags[int(len(lags) * 0.95)]} ms at 95 %, {updates:.0f} updates/s a tab;"
-        f" {sent_bytes / text_bytes:.1f} bytes sent per byte of text"
-    )
-    assert statistics.median(lags) < 600  # far above what is measured on a quiet machine: the machine may be busy
     assert sent_bytes < 8 * text_bytes  # the whole reply with each update would be some forty times its length
 
 
 def test_an_update_does_not_grow_with_the_history(watched: Any, page: Page) -> None:
-    question = "echo " + "short words only " * 20
+    question = "say " + "short words only " * 20  # in one piece: a busy machine sends it in no fewer updates
 
     def ask(count: int) -> int:
         watched.received.clear()
         send(page, question)
-        until(page, f"document.querySelectorAll('article.reply').length === {count}")
-        wait_for_end(page)
+        wait_for_end(page, count)
         return sum(len(frame) for frame in watched.received)
 
     page.keyboard.press("Control+k")
     ask(1)
     at_first = ask(2)
     send(page, "book")
-    until(page, "document.querySelectorAll('article.reply').length === 3")
-    wait_for_end(page)
+    wait_for_end(page, 3)
     assert len(answer(page)) > 5000
     later = ask(4)
-    assert later < 1.5 * at_first + 500
+    assert later < at_first + 2000
 
 
 def test_two_tabs_on_one_chat_agree(server: Any, watched: Any, page: Page) -> None:
@@ -93,14 +71,15 @@ def test_two_tabs_on_one_chat_agree(server: Any, watched: Any, page: Page) -> No
     assert page.locator("article.user").last.locator(".bubble").inner_text() == "long"
     page.bring_to_front()  # the browser draws a tab in the background about once a second
     page.get_by_role("button", name="Stop", exact=True).click()
-    wait_for_end(other)
-    wait_for_end(page)
+    wait_for_end(other, 2)
+    wait_for_end(page, 2)
     assert answer(page) == answer(other)
     reply(other).get_by_role("button", name="Retry").click()
     page.wait_for_selector("article.reply.live .block")
     page.keyboard.press("Escape")
-    wait_for_end(page)
-    wait_for_end(other)
+    for each in (page, other):
+        each.locator("article.reply.last .versions", has_text="2/2").wait_for()
+        wait_for_end(each, 2)
     assert page.locator("article").count() == other.locator("article").count() == 4
     choose(page, chat_id(page), "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
@@ -109,10 +88,11 @@ def test_two_tabs_on_one_chat_agree(server: Any, watched: Any, page: Page) -> No
 
 
 def test_a_closed_tab_does_not_stop_its_reply(server: Any, watched: Any, page: Page) -> None:
-    send(page, "echo " + "alone " * 100)
-    address = f"{server.url}/?c={chat_id(page)}"
-    page.wait_for_selector("article.reply.live .block")
-    page.close()
+    with server.held():
+        send(page, "echo " + "alone " * 100)
+        address = f"{server.url}/?c={chat_id(page)}"
+        page.wait_for_selector("article.reply.live .block")
+        page.close()
     other = watched.context.new_page()
     other.goto(address)
     other.wait_for_selector("article.reply")
@@ -121,11 +101,13 @@ def test_a_closed_tab_does_not_stop_its_reply(server: Any, watched: Any, page: P
 
 
 def test_a_hidden_tab_is_sent_nothing_and_catches_up(server: Any, watched: Any, page: Page) -> None:
-    send(page, "echo " + "unseen " * 120)
-    page.wait_for_selector("article.reply.live .block")
-    set_hidden(page, True)
-    page.wait_for_timeout(300)
-    watched.received.clear()
+    with server.held():
+        send(page, "echo " + "unseen " * 120)
+        page.wait_for_selector("article.reply.live .block")
+        set_hidden(page, True)
+        page.get_by_role("searchbox").fill("unseen")
+        page.get_by_text(re.compile("chats? found")).wait_for(state="attached")  # the server has heard of both
+        watched.received.clear()
     page.wait_for_timeout(700)
     assert [m for frame in watched.received for m in json.loads(frame) if m["k"] == "p"] == []
     set_hidden(page, False)
@@ -134,16 +116,29 @@ def test_a_hidden_tab_is_sent_nothing_and_catches_up(server: Any, watched: Any, 
 
 
 def test_a_tab_that_draws_slowly_gets_larger_pieces_and_not_more_of_them(watched: Any, page: Page) -> None:
-    send(page, "echo " + "slowly " * 180)  # at sixty a second: three seconds
+    send(page, "long")
     page.wait_for_selector("article.reply.live .block")
-    page.evaluate("window.requestAnimationFrame = () => 0")  # a window that draws nothing, and is not told so
-    page.wait_for_timeout(200)
-    watched.received.clear()
-    page.wait_for_timeout(1500)
-    pieces = [m for frame in watched.received for m in json.loads(frame) if m["k"] == "p"]
-    assert 1 <= len(pieces) <= 3  # one a second, where there were some fifteen
+    page.clock.install()
+    page.clock.pause_at(datetime.datetime.now() + datetime.timedelta(hours=1))  # nothing is drawn, nor said to be
+
+    def pieces() -> int:
+        return sum(message["k"] == "p" for frame in watched.received for message in json.loads(frame))
+
+    page.clock.run_for(1000)  # so long a tab waits for a drawing before it asks for more
+    page.wait_for_timeout(500)
+    before = pieces()
+    for second in range(1, 4):
+        page.clock.run_for(1000)
+        wait_until(page, lambda: pieces() == before + second)  # noqa: B023
+        page.wait_for_timeout(500)  # in which there would be some seven
+        assert pieces() == before + second
+    page.clock.resume()
+    page.keyboard.press("Escape")
     wait_for_end(page)
-    assert answer(page).split() == ["slowly"] * 180
+    shown = answer(page)
+    page.reload()
+    wait_for_end(page)
+    assert answer(page) == shown
 
 
 def set_hidden(page: Page, hidden: bool) -> None:

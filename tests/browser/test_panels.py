@@ -55,7 +55,7 @@ def test_a_setting_is_changed_reloaded_and_edited_by_hand_while_a_chat_goes_on(h
     place(home, "Settings")
     fusion = home.get_by_role("switch", name="Fusion")
     assert fusion.get_attribute("aria-checked") == "true"
-    assert home.locator("[data-key='engine.fusion'] .change").first.inner_text().endswith("as fast")
+    home.locator("[data-key='engine.fusion'] .change").first.filter(has_text=re.compile("as fast$")).wait_for()
     fusion.click()
     home.wait_for_selector("#octavo-header .pending:not([hidden])")
     assert "fusion: false" in file.read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def test_a_setting_is_changed_reloaded_and_edited_by_hand_while_a_chat_goes_on(h
     until(home, "document.querySelector('#set-engine-max_running').value === '8'")
 
     home.get_by_label("Find a setting").fill("temperature")
-    assert home.locator(".setting:visible").count() == 1
+    until(home, "[...document.querySelectorAll('.setting')].filter((row) => row.checkVisibility()).length === 1")
     home.keyboard.press("Escape")
     home.keyboard.press("Escape")
     home.wait_for_selector("#octavo-panel", state="hidden")
@@ -102,17 +102,17 @@ def test_a_panel_at_full_width_hides_neither_what_waits_nor_the_chat_that_is_ask
     reload = home.locator(".news").get_by_role("button", name="Reload")
     reload.wait_for()
     home.get_by_role("button", name="Quit Octavo").scroll_into_view_if_needed()
-    assert home.evaluate("document.querySelector('.panel-body').scrollTop") > 1000
-    reload.click(trial=True, timeout=2000)  # in sight, with nothing over it
+    until(home, "document.querySelector('.panel-body').scrollTop > 1000")
+    reload.click(trial=True)  # in sight, with nothing over it
     home.get_by_role("switch", name="Fusion").click()
 
     home.locator(".row-chat", has_text="seen before").get_by_role("link").click()
     home.wait_for_selector("#octavo-panel", state="hidden")
-    assert home.locator("article.reply").is_visible()
+    home.locator("article.reply").wait_for()
     place(home, "Settings")
     home.get_by_role("button", name="New chat Ctrl K").click()
     home.wait_for_selector("#octavo-panel", state="hidden")
-    assert home.locator(".example").first.is_visible()
+    home.locator(".example").first.wait_for()
 
     place(home, "Settings")
     home.get_by_role("button", name="Beside the conversation").click()
@@ -130,19 +130,19 @@ def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page, h
     until(home, "document.querySelectorAll('.plot-box:not([hidden])').length >= 5")
     home.locator("canvas.map").hover(position={"x": 4, "y": 4})
     home.locator(".map-tip").filter(has_text="long and unmistakable").wait_for()
-    colours = home.evaluate(
-        """() => {
+    until(  # the ground, a used page, a free one
+        home,
+        """(() => {
           const map = document.querySelector('canvas.map');
           const pixels = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
           const seen = new Set();
           for (let at = 0; at < pixels.length; at += 4) seen.add(pixels.slice(at, at + 4).join());
-          return seen.size;
-        }"""
+          return seen.size >= 3;
+        })()""",
     )
-    assert colours >= 3  # the ground, a used page, a free one
     home.get_by_role("button", name="Copy diagnostics").click()
     home.get_by_role("status").filter(has_text="Copied").wait_for()
-    text = home.evaluate("navigator.clipboard.readText()")
+    text = until(home, "navigator.clipboard.readText()")
     assert "Scripted-135M-Instruct" in text
     assert "unmistakable" not in text
     assert KEY not in text
@@ -158,7 +158,7 @@ def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page, h
     assert home.request.post(f"{house.url}/api/ui/models/load", data=load).ok
     home.reload()
     until(home, f"{made} >= {before}")
-    assert home.get_by_text("Totals count from Octavo's start").is_visible()
+    home.get_by_text("Totals count from Octavo's start").wait_for()
 
 
 def test_every_list_to_choose_from_shows_that_it_is_one(home: Page) -> None:
@@ -257,7 +257,7 @@ def test_closing_the_house_asks_whether_the_key_goes_too(home: Page, house: Serv
     switch = section.get_by_role("switch")
     switch.click()
     section.get_by_text("Takes a restart.").wait_for()
-    assert section.get_by_text("Programs on this machine need it too").count() == 0
+    section.get_by_text("Programs on this machine need it too").wait_for(state="detached")
     switch.click()
     question = home.get_by_role("dialog", name="Drop the key too?")
     question.get_by_role("button", name="Keep the key").click()

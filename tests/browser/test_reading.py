@@ -41,7 +41,7 @@ def test_every_script_reads_its_own_way_and_nothing_is_wider_than_a_phone(
     )
     page = context.context.new_page()
     page.goto(server.url)
-    page.wait_for_selector("body.octavo-ready")
+    page.wait_for_selector("body.octavo-ready .example")
     send(page, MIXED.format(wide="x" * 150, sum=" + ".join(["x"] * 40)))
     wait_for_end(page)
     shown = reply(page)
@@ -62,7 +62,7 @@ def test_every_script_reads_its_own_way_and_nothing_is_wider_than_a_phone(
     assert paper == "rgb(23, 22, 19)"
 
 
-def test_reasoning_is_folded_away_and_ends_with_its_duration(page: Page) -> None:
+def test_reasoning_is_folded_away_and_ends_with_its_duration(page: Page, server: Any) -> None:
     send(page, "think and the answer")
     box = page.locator("article.reply details.thought")
     box.wait_for()
@@ -73,21 +73,23 @@ def test_reasoning_is_folded_away_and_ends_with_its_duration(page: Page) -> None
     assert "I weigh the question" in box.inner_text()
     assert re.search(r"Thought for [\d.]+ m?s", box.locator(".label").inner_text())
     assert answer(page) == "and the answer"
-    send(page, "ponder " + "this and that " * 200)
-    until(page, "document.querySelectorAll('article.reply').length === 2")
-    page.wait_for_selector("article.reply.live .thought.now", state="attached")
-    page.keyboard.press("Escape")  # in the middle of the reasoning
-    wait_for_end(page)
+    with server.held():
+        send(page, "ponder " + "this and that " * 200)
+        until(page, "document.querySelectorAll('article.reply').length === 2")
+        page.wait_for_selector("article.reply.live .thought.now", state="attached")
+        page.keyboard.press("Escape")  # in the middle of the reasoning
+        wait_for_end(page, 2)
     last = reply(page).locator("details.thought")
     assert "now" not in last.get_attribute("class").split()
     assert re.search(r"Thought for [\d.]+ m?s", last.locator(".label").inner_text())
 
 
-def test_a_stopped_reply_ends_without_half_marks(page: Page) -> None:
-    send(page, "echo Begin **bold words " + "that go on and on " * 200 + "** end")
-    until(page, "document.querySelector('article.reply.live strong')?.innerText.length > 60")
-    page.keyboard.press("Escape")
-    wait_for_end(page)
+def test_a_stopped_reply_ends_without_half_marks(page: Page, server: Any) -> None:
+    with server.held():
+        send(page, "echo Begin **bold words " + "that go on and on " * 200 + "** end")
+        until(page, "document.querySelector('article.reply.live strong')?.innerText.length > 60")
+        page.keyboard.press("Escape")
+        wait_for_end(page)
     assert "*" not in answer(page)
     assert reply(page).locator("strong").count() == 1
     page.reload()
@@ -117,7 +119,7 @@ SAID = {
 def test_the_page_speaks_chinese_to_a_chinese_browser(open_context: Callable[..., Any], server: Any) -> None:
     page = open_context(server, extra_http_headers={"accept-language": "zh-CN,zh;q=0.9"}).context.new_page()
     page.goto(server.url)
-    page.wait_for_selector("body.octavo-ready")
+    page.wait_for_selector("body.octavo-ready .example")
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     page.get_by_role("textbox", name="消息").fill("echo 你好")
     page.keyboard.press("Enter")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import answer, send, until, wait_for_end
+from driving import answer, at_rest, send, until, wait_for_end, wait_until
 
 Page = Any
 SERVE_GPU = Path(__file__).parent / "support" / "serve_gpu.py"
@@ -55,12 +55,14 @@ def test_a_page_where_nothing_happens_asks_for_no_frames(server: Any, watched: A
     page = watched.context.new_page()
     page.goto(server.url)
     page.wait_for_selector("body.octavo-ready .example")
-    page.wait_for_timeout(500)
-    assert page.evaluate("window.frames_asked") > 0  # while it was put together
-    page.evaluate("window.frames_asked = 0")
-    page.wait_for_timeout(500)
-    assert page.evaluate("window.frames_asked") == 0
-    assert page.evaluate("document.getAnimations().length") == 0
+    until(page, "window.frames_asked > 0")  # while it was put together
+
+    def is_still() -> bool:
+        page.evaluate("window.frames_asked = 0")
+        page.wait_for_timeout(500)
+        return page.evaluate("window.frames_asked === 0 && document.getAnimations().length === 0")
+
+    wait_until(page, is_still)
 
 
 def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_loss(
@@ -82,7 +84,7 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     page.wait_for_selector("article.reply.last:not(.live) >> text=Octavo was closed while this was being written.")
     page.wait_for_selector("article.reply.last .figures >> text=first")  # the server's last word came through
     assert page.locator(".row-chat.writing, .chip[data-state=ready], .send.stops").count() == 0
-    assert page.get_by_role("button", name="Quit Octavo").is_disabled()
+    wait_until(page, page.get_by_role("button", name="Quit Octavo").is_disabled)
     assert "Start it again" in page.locator("#composer-hint").inner_text()
     assert page.locator(".chip .name").bounding_box()["width"] > 60
     page.get_by_role("button", name="Close this panel").click()
@@ -92,7 +94,7 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     assert "not reachable" in page.locator("#composer-hint").inner_text()
     (slow_server.folder / "fail").touch()
     slow_server.start()
-    page.wait_for_selector(".offline", state="hidden", timeout=30_000)
+    page.wait_for_selector(".offline", state="hidden")
     assert page.locator(".offline").text_content() == "Reconnecting…"
     page.wait_for_selector(".chip >> text=Model failed")
     page.keyboard.press("Control+k")
@@ -105,8 +107,7 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     page.wait_for_selector("article.reply")
     watched.received.clear()
     page.keyboard.press("Enter")
-    until(page, "document.querySelectorAll('article.reply').length === 3")
-    wait_for_end(page)
+    wait_for_end(page, 3)
     assert answer(page) == "after"
     assert "before " * 15 not in "".join(watched.received)  # what the tab has is not sent again
 
@@ -121,21 +122,21 @@ def test_a_lost_gpu_is_said_where_the_page_comes_back_and_nothing_written_is_los
     for each in (page, other):
         each.goto(server.url)
         each.wait_for_selector("body.octavo-ready .example")
-    send(page, "echo " + "kept " * 900)  # fifteen seconds
-    page.wait_for_selector("article.reply.live .block")
-    (server.folder / "lost").touch()
-    send(other, "fail")
-    told = page.get_by_text(re.compile("The GPU stopped answering at .*, so Octavo restarted itself"))
-    told.wait_for(timeout=120_000)  # the new life imports everything again
-    (server.folder / "lost").unlink()
+    with server.held():
+        send(page, "echo " + "kept " * 900)
+        page.wait_for_selector("article.reply.live .block")
+        (server.folder / "lost").touch()
+        send(other, "fail")
+        told = page.get_by_text(re.compile("The GPU stopped answering at .*, so Octavo restarted itself"))
+        told.wait_for(timeout=200_000)  # the new life imports everything again
+        (server.folder / "lost").unlink()
     wait_for_end(page)
     assert answer(page).split()[:5] == ["kept"] * 5
     page.locator("article.reply .notice", has_text="The GPU stopped answering while this was being written.").wait_for()
     wait_for_end(other)
     assert answer(other) == "Half of"
     send(other, "echo well again")
-    until(other, "document.querySelectorAll('article.reply').length === 2")
-    wait_for_end(other)
+    wait_for_end(other, 2)
     assert answer(other) == "well again"
     assert server.process.poll() is None  # the same process, begun anew
     server.stop()
@@ -158,8 +159,7 @@ def test_the_welcome_is_read_from_its_beginning_however_low_the_window(page: Pag
     page.reload()
     page.wait_for_selector("body.octavo-ready .example")
     until(page, f"{scroller}.scrollHeight > {scroller}.clientHeight + 20")
-    page.wait_for_timeout(100)
-    assert page.evaluate(f"{scroller}.scrollTop") == 0
+    assert at_rest(page, f"{scroller}.scrollTop") == 0
     assert page.locator(".to-end").is_hidden()
 
 

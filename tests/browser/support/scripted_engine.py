@@ -29,6 +29,7 @@ from octavo.engine.text.template import ChatTemplate
 # text, ("reasoning", text), ("read", done, total) or ("guess", drafted, accepted)
 Piece = str | tuple[str, str] | tuple[str, int, int]
 PIECES_PER_S = 60
+HELD_AT = 20  # pieces after which a held reply waits
 PAGES, PAGE_SIZE = 400, 16
 
 
@@ -40,15 +41,24 @@ class _Running:
     script: Iterator[Piece]
     submitted_s: float
     first_s: float | None = None
+    steps: int = 0
     tokens: list[int] = field(default_factory=list)
     guessed: tuple[int, int] = (0, 0)  # tokens that were drafted, and those that were accepted
 
 
 class ScriptedEngine:
-    """`script(user text)` yields what the model says, a piece a step, each made when it is said."""
+    """`script(user text)` yields what the model says, a piece a step, each made when it is said.
+
+    While `held()` no reply gets further than `HELD_AT` pieces: what it looks like in the middle can be looked at for as
+    long as that takes.
+    """
 
     def __init__(
-        self, script: Callable[[str], Iterator[Piece]], pieces_per_s: float = PIECES_PER_S, device: str = "cpu"
+        self,
+        script: Callable[[str], Iterator[Piece]],
+        pieces_per_s: float = PIECES_PER_S,
+        device: str = "cpu",
+        held: Callable[[], bool] = lambda: False,
     ) -> None:
         self.tokenizer = byte_tokenizer(THINKING)
         self.template = ChatTemplate(self.tokenizer)
@@ -66,6 +76,7 @@ class ScriptedEngine:
             chat_bytes=188_743_680,
         )
         self._script = script
+        self._held = held
         self._step_s = 1 / pieces_per_s
         self._running: list[_Running] = []
         self._wake = threading.Condition()
@@ -161,6 +172,9 @@ class ScriptedEngine:
             time.sleep(max(0.0, due - time.monotonic()))
 
     def _step(self, running: _Running) -> None:
+        if running.steps >= HELD_AT and self._held():
+            return
+        running.steps += 1
         try:
             piece = next(running.script)
         except StopIteration:

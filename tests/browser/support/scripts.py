@@ -49,6 +49,7 @@ In the morning the fog was gone, and on the step of the tower stood a pair of we
 """
 
 LONG = "\n\n".join([ESSAY] * 6)
+REPEATED = 4  # the long reply: a minute and a half, which a test never waits for
 
 
 def words(text: str) -> list[str]:
@@ -57,8 +58,8 @@ def words(text: str) -> list[str]:
 
 def script(message: str) -> Iterator[Piece]:
     """clock N: the time in ms, N times · echo TEXT · say TEXT: in one piece · read N TEXT: N steps of reading first ·
-    think TEXT · ponder TEXT: reasoning alone · guess DRAFTED ACCEPTED TEXT · fail · long · book: the same, fast ·
-    novel N M: N characters fast, then M pieces · anything else: a story."""
+    think TEXT · ponder TEXT: reasoning alone · guess DRAFTED ACCEPTED TEXT · fail · long: to be stopped · book: a part
+    of it, fast · novel N M: N characters fast, then M pieces · anything else: a story."""
     command, _, rest = message.strip().partition(" ")
     if command == "clock":
         for _ in range(int(rest)):
@@ -93,7 +94,8 @@ def script(message: str) -> Iterator[Piece]:
         yield "Half of"
         raise ValueError("The scores were not numbers.")
     elif command == "long":
-        yield from words(LONG)
+        for _ in range(REPEATED):
+            yield from words(LONG + "\n\n")
     elif command == "book":
         for start in range(0, len(LONG), 300):
             yield LONG[start : start + 300]

@@ -1,6 +1,7 @@
 """A process with the real server, the real page and a scripted engine: python serve.py FOLDER
 
-Writes its port to FOLDER/port. While FOLDER/slow exists the model goes on loading; while FOLDER/fail exists it fails.
+Writes its port to FOLDER/port. While FOLDER/slow exists the model goes on loading; while FOLDER/fail exists it fails;
+while FOLDER/held exists replies wait in their middle.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main(folder: Path) -> None:
         while (folder / "slow").exists():
             report("downloading", min(total, int((time.monotonic() - begun) * 9e6)), total, "Python package index")
             time.sleep(0.05)
-        return ScriptedEngine(script)
+        return ScriptedEngine(script, held=(folder / "held").exists)
 
     settings = load_settings(folder / "config.yaml", {}, environment={})
     host = ModelHost(find=lambda config, report: Path("starter"), build=build)

@@ -1,6 +1,7 @@
 """The real command with a scripted engine that says it is on a GPU: python serve_gpu.py FOLDER
 
-Listens on the port in FOLDER/port. While FOLDER/lost exists the GPU does not answer.
+Listens on the port in FOLDER/port. While FOLDER/lost exists the GPU does not answer; while FOLDER/held exists replies
+wait in their middle.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     gpu_watch.gpu_answers = lambda device: not (folder / "lost").exists()
     server.ModelHost = lambda: ModelHost(  # type: ignore[misc, assignment]
-        find=lambda config, report: Path("starter"), build=lambda *_: ScriptedEngine(script, device="cuda:0")
+        find=lambda config, report: Path("starter"),
+        build=lambda *_: ScriptedEngine(script, device="cuda:0", held=(folder / "held").exists),
     )
     port = (folder / "port").read_text(encoding="utf-8")
     sys.argv[1:] = ["--config", str(folder / "config.yaml"), "--no-browser", "--port", port]
