@@ -413,8 +413,9 @@ def _run(arguments: list[str]) -> int:
 
 def _is_about_settings(error: OctavoError) -> bool:
     from octavo.app.config.errors import ConfigError
+    from octavo.app.ports import AddressError
 
-    return isinstance(error, (ConfigError, DeviceError))
+    return isinstance(error, (AddressError, ConfigError, DeviceError))
 
 
 def _fail(message: str, code: int) -> int:

@@ -18,6 +18,12 @@ class PortError(OctavoError):
     """The address or port cannot be listened on."""
 
 
+class AddressError(PortError):
+    """server.host is nothing that this machine can listen on: the setting is at fault, not what runs here."""
+
+    default_remedy = "Use 127.0.0.1, or an address of this machine."
+
+
 def is_chosen(settings: Settings) -> bool:
     """Whether the user asked for this port: by flag, by environment, or in the file for another than the default."""
     source = settings.sources["server.port"]
@@ -69,8 +75,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         name = "127.0.0.1" if host == "localhost" else host.strip("[]")
         family, kind, protocol, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise PortError(f"server.host {host!r} is not an address.", remedy="Use 127.0.0.1.") from error
+    except (OSError, UnicodeError) as error:  # the latter for a name that no encoding of names has
+        raise AddressError(f"server.host {host!r} is neither an address nor a name that is known here.") from error
     listener = socket.socket(family, kind, protocol)
     try:
         if sys.platform == "win32":
@@ -100,7 +106,7 @@ def _explain(error: OSError, host: str, port: int) -> PortError:
             remedy=f"Start with --port {_other(port)}.",
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return PortError(f"server.host {host} is not an address of this machine.", remedy="Use 127.0.0.1.")
+        return AddressError(f"server.host {host!r} is not an address of this machine.")
     return PortError(
         f"Octavo cannot listen on {host} port {port} ({error.strerror or error}).",
         remedy=f"Start with --port {_other(port)}, or set server.host to 127.0.0.1.",

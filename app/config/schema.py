@@ -146,9 +146,13 @@ def is_loopback(host: str) -> bool:
 
 
 def is_broken_address(host: str) -> bool:
-    """Whether `host` is written like an address but is none; a name is never broken."""
+    """Whether `host` can be neither an address nor the name of a machine (RFC 1123, and `_`, which Windows allows)."""
     if ":" not in host and re.fullmatch(r"\[?[\d.]+\]?", host) is None:
-        return False
+        try:
+            name = host.encode("idna").decode("ascii")
+        except UnicodeError:  # a part of it is empty or has more than 63 characters
+            return True
+        return re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", name, re.ASCII) is None
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -337,7 +341,7 @@ class SamplingSection(Section):
 class ServerSection(Section):
     """The page and the API."""
 
-    host: Text = key("127.0.0.1", "Address to listen on; 127.0.0.1 is this machine alone.", "restart", min_length=1)
+    host: Text = key("127.0.0.1", "Address to listen on; 127.0.0.1 is this machine alone.", "restart")
     port: Whole = key(
         7860,
         "Port to listen on. If another program has 7860, the next free one up to 7870 is taken; another port set here "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -109,7 +110,10 @@ def test_a_port_that_was_chosen_is_taken_or_refused(
     ("error", "said"),
     [
         (PermissionError(13, "Permission denied"), "Port 80 needs administrator rights, as all below 1024 do."),
-        (OSError(99, "Cannot assign requested address"), "is not an address of this machine. Use 127.0.0.1."),
+        (
+            OSError(5, "Input/output error"),
+            "Octavo cannot listen on 127.0.0.1 port 80 (Input/output error). Start with",
+        ),
     ],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="the numbers of the errors differ on Windows")
@@ -125,12 +129,51 @@ def test_what_the_system_refuses_is_explained(
     assert said in result.err
 
 
-def test_an_address_that_is_none_is_named(octavo: Octavo, own_folders: Path) -> None:
+@pytest.mark.parametrize("command", ["serve", "app"])
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("not a host", "c.yaml line 1: server.host 'not a host' is no address; use 127.0.0.1, or"),
+        ("no.such.host", "server.host 'no.such.host' is neither an address nor a name that is known here. Use 127"),
+        ("a.name.without.form", "server.host 'a.name.without.form' is neither an address nor a name that is known"),
+        ("192.0.2.1", "server.host '192.0.2.1' is not an address of this machine. Use 127.0.0.1, or an address of"),
+    ],
+)
+def test_an_address_that_is_none_is_a_wrong_setting_and_costs_nothing(
+    octavo: Octavo,
+    fake_server: FakeServer,
+    own_folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    host: str,
+    said: str,
+) -> None:
+    def resolve(name: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        if name == "no.such.host":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        if name == "a.name.without.form":
+            raise UnicodeError("label too long")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port))]
+
+    def bind(self: socket.socket, address: tuple[str, int]) -> None:
+        if address[0] == "192.0.2.1":
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        really_bind(self, address)
+
+    really_bind = socket.socket.bind
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket.socket, "bind", bind)
     file = own_folders / "c.yaml"
-    file.write_text("server: {host: no.such.host.invalid, api_key: k}\n", encoding="utf-8")
-    result = octavo("serve", "--config", str(file), "--port", "0")
-    assert result.code == 1
-    assert "server.host 'no.such.host.invalid' is not an address." in result.err
+    text = f"server: {{host: '{host}', api_key: k, open_browser: false}}\n"
+    file.write_text(text, encoding="utf-8")
+    refused = octavo(command, "--config", str(file), "--port", "0")
+    assert refused.code == 2
+    assert len(refused.err.splitlines()) == 1
+    assert said in refused.err
+    assert file.read_text(encoding="utf-8") == text
+    started = octavo(command, "--config", str(file), "--port", "0", "--host", "127.0.0.1")
+    assert started.code == 0
+    assert len(fake_server.runs) == 1
 
 
 def test_a_second_start_shows_the_first_ones_page(octavo: Octavo, fake_server: FakeServer) -> None:

@@ -159,7 +159,16 @@ def test_listening_to_the_network_needs_a_key(load: Load, complaint: Complaint, 
     assert load(f"server: {{host: '{host}', api_key: s3cret}}").values.server.host == host
 
 
-@pytest.mark.parametrize("host", ["999.1.1.1", "127.0.0.256", "1.2.3", "[::g]", "127.0.0.1:80"])
+@pytest.mark.parametrize("host", ["my-pc", "my_pc.lan", "höst.example", "nas.", "192.168.1.2", "::1", "[fe80::1]"])
+def test_names_and_addresses_of_machines_may_be_listened_on(load: Load, host: str) -> None:
+    assert load(f"server: {{host: '{host}', api_key: s3cret}}").values.server.host == host
+
+
+BROKEN_ADDRESSES = ["999.1.1.1", "127.0.0.256", "1.2.3", "[::g]", "127.0.0.1:80"]
+BROKEN_NAMES = ["", "not a host", " 127.0.0.1", "my-pc/page", "a..b", "x" * 64, "user@my-pc"]
+
+
+@pytest.mark.parametrize("host", [*BROKEN_ADDRESSES, *BROKEN_NAMES])
 def test_what_is_no_address_is_not_called_the_network(load: Load, complaint: Complaint, host: str) -> None:
     said = complaint(f"server: {{host: '{host}', api_key: s3cret}}")
     assert f"server.host '{host}' is no address" in said
