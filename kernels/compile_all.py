@@ -1,11 +1,11 @@
 """Compiles every kernel for every supported GPU generation, without a GPU: `python -m octavo.kernels.compile_all`.
 
 compile_cases.py says which launches there are, on each generation with its own tiles and the very arguments of run
-time; compile_choice.py leaves out those that would show nothing new: each kernel, type and branch is compiled, each
-value of a constant and each tile of a product for each family of generations, but not every combination of them on
-every card. `--full` compiles all, with every type and head size on every generation, six times as much. A kernel that
-does not compile, or asks for more shared memory than a block may have on a generation that launches it so, is reported
-and makes the exit code 1.
+time; compile_choice.py leaves out those that would show nothing new: each kernel, type and branch is compiled, and each
+type and tile of a product for each family of generations, but not every combination of them on every card. `--full`
+compiles all, with every type and head size on every generation, seven times as much. A kernel that does not compile, or
+asks for more shared memory than a block may have on a generation that launches it so, is reported and makes the exit
+code 1.
 """
 
 from __future__ import annotations

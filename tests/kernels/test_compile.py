@@ -48,13 +48,24 @@ def test_each_kernel_has_each_of_its_types_and_constants_compiled(recorded):
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES.values())))
-def test_each_family_compiles_each_type_and_constant_of_the_products_that_it_launches(recorded, family):
+def test_each_family_compiles_each_type_and_tile_of_the_products_that_it_launches(recorded, family):
     every, chosen = (
-        [job for job in jobs if FAMILIES[job.target] == family and job.launch.kernel in PRODUCTS]
+        [job.launch for job in jobs if FAMILIES[job.target] == family and job.launch.kernel in PRODUCTS]
         for jobs in (jobs_of(recorded), choose(recorded))
     )
     assert every
-    assert {value for job in every for value in values_of(job)} == {value for job in chosen for value in values_of(job)}
+
+    def types(launches):
+        pointers = ((launch, pair) for launch in launches for pair in launch.signature if pair[1].startswith("*"))
+        return {(launch.kernel, pair) for launch, pair in pointers}
+
+    def tiles(launches):
+        names = ("DIM", "BLOCK_M", "BLOCK_N", "BLOCK_T", "BLOCK_K", "STAGES", "num_stages", "num_warps")
+        values = ((launch, dict(launch.constants) | dict(launch.options)) for launch in launches)
+        return {(launch.kernel, *map(found.get, names)) for launch, found in values}
+
+    assert types(every) == types(chosen)
+    assert tiles(every) == tiles(chosen)
 
 
 def test_generations_launch_what_they_have_the_units_for(recorded):
