@@ -1,4 +1,4 @@
-"""Tokenizers for the text tests: the starter's own, and two small ones of the usual kinds made here."""
+"""Tokenizers for the text tests, the starter's own and two small ones of the usual kinds, and templates over them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from octavo.engine.text import Tokenizer
+from octavo.engine.text import ChatTemplate, Tokenizer
 
 _CORPUS = [
     "Each conversation lives in pages of keys and values, and chats that begin alike share their first pages.",
@@ -138,3 +138,52 @@ CHATML_WITH_REASONING = """\
 def reasoning_template() -> str:
     """A template that reads `reasoning_content` and `enable_thinking` and keeps only the last turn's reasoning."""
     return CHATML_WITH_REASONING
+
+
+# Templates with the habits of the families they are named after.
+MISTRAL_STYLE = """\
+{{- bos_token }}
+{%- for message in messages %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('roles must alternate user and assistant') }}
+{%- endif %}
+{%- if message.role == 'user' %}
+{{- '[INST] ' + message.content + ' [/INST]' }}
+{%- else %}
+{{- ' ' + message.content | trim + '</s>' }}
+{%- endif %}
+{%- endfor %}"""
+GEMMA_STYLE = """\
+{{- bos_token }}
+{%- if messages[0].role == 'system' %}{{- raise_exception('no system role here') }}{%- endif %}
+{%- for message in messages %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('turns must alternate') }}{%- endif %}
+{{- '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' }}
+{{- message.content | trim + '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<start_of_turn>model\\n' }}{%- endif %}"""
+
+
+@pytest.fixture(scope="session")
+def chatml_tokenizer(byte_level_hf: Callable[..., Any]) -> Callable[[str | None], ChatTemplate]:
+    def make(source: str | None) -> ChatTemplate:
+        hf = byte_level_hf(("<|im_start|>", "<|im_end|>"), eos_token="<|im_end|>")
+        return ChatTemplate(Tokenizer(hf, chat_template=source))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def mistral(sentencepiece_hf: Callable[..., Any]) -> ChatTemplate:
+    return ChatTemplate(Tokenizer(sentencepiece_hf(), chat_template=MISTRAL_STYLE))
+
+
+@pytest.fixture(scope="session")
+def gemma(sentencepiece_hf: Callable[..., Any]) -> ChatTemplate:
+    hf = sentencepiece_hf(("<start_of_turn>", "<end_of_turn>"))
+    return ChatTemplate(Tokenizer(hf, chat_template=GEMMA_STYLE))
+
+
+@pytest.fixture(scope="session")
+def reasoner(byte_level: Tokenizer) -> ChatTemplate:
+    return ChatTemplate(byte_level)
