@@ -1,21 +1,18 @@
 """Split-KV attention of one query token a row over paged keys and values (Flash-Decoding), in one launch.
 
-How rows are cut into runs of whole tiles is decided once a step on the device, from the rows' real lengths: the
-schedule kernel fills a list of (row, keys, place) entries, and the decode kernel's grid (entries, KV heads x head
-tiles) has one program a head for each. The number of entries depends on bounds the host knows and not on the longest
-row possible: rows + as many as fill the device; a captured graph therefore serves short and long contexts alike.
+The grid (entries, KV heads x head tiles) has one program a head for each entry of a schedule that cuts rows into runs
+of whole tiles (attention_schedule.py). The query heads of a KV head form the rows of one tensor-core tile, so every key
+is read from memory once. Where dots would not reach tensor cores (float32, devices before 8.0) a program takes one
+query head and multiplies and adds on vectors. A row that is one run is written at once. Else each run leaves a partial
+result, and whichever of a row's programs ends last weighs them (attention_merge.py) and sets the counter of arrivals
+back to zero for the next launch.
 
-The query heads of a KV head form the rows of one tensor-core tile, so every key is read from memory once. Where dots
-would not reach tensor cores (float32, devices before 8.0) a program takes one query head and multiplies and adds on
-vectors. A row that is one run is written at once. Else each run leaves float32 values and a base-2 log-sum-exp, and
-whichever of a row's programs ends last weighs them, always in the order of the keys, and sets the counter of arrivals
-back to zero for the next launch. NEW: the newest key and value come from the step's projection, not from the pages;
-the row's last run rotates them, attends to them and stores them, every program rotates its own queries. EARLY: a
-program starts while the projection still runs (dependent launch), reads its entry, asks for its first keys and values,
-which are older than the step, and waits only then; with a shared prefix, whose kernel has waited for the projection, it
-runs beside that kernel and waits for its results where they are weighed. KV: pages hold 8-bit codes (words of two for
-dots, else bytes) and scales beside them; the newest key and value are rounded like all others before anything attends
-to them.
+NEW: the newest key and value come from the step's projection, not from the pages; the row's last run rotates them,
+attends to them and stores them, every program rotates its own queries. EARLY: a program starts while the projection
+still runs (dependent launch), reads its entry, asks for its first keys and values, which are older than the step, and
+waits only then; with a shared prefix, whose kernel has waited for the projection, it runs beside that kernel and waits
+for its results where they are weighed. KV: pages hold 8-bit codes (words of two for dots, else bytes) and scales beside
+them; the newest key and value are rounded like all others before anything attends to them.
 
 Bound by the bytes of the keys and values read at many rows (4.0 of a copy's 4.3 TB/s on an H200, 64 rows of 2,176
 tokens at 8 x 128), by the chain of dependent loads at few.
@@ -28,190 +25,11 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.attention_codes import attend_pages
+from octavo.kernels.attention_merge import LSE_COPIES, merge_runs
 from octavo.kernels.attention_rope import load_rotated
+from octavo.kernels.attention_schedule import ENTRY_FIELDS, split_length
 from octavo.kernels.attention_tile import aligned, prefetch_rows, softcapped, tile_offsets, tile_pages
 from octavo.kernels.kv_codes import decode, pairs, rounded
-
-# Fields of a schedule entry, int32 each: row (-1: nothing to do), keys lo .. hi, first key that may be read, number of
-# the run, runs of the row, entry of its first run, position of the query (-1: a row without tokens).
-ENTRY_FIELDS = 8
-LSE_COPIES = tl.constexpr(4)  # float32 values a thread loads at once
-
-
-@triton.jit(
-    do_not_specialize=["rows", "entries", "wanted_runs"],
-    do_not_specialize_on_alignment=["schedule_ptr", "kv_len_ptr", "q_pos_ptr", "shared_ptr"],
-)
-def schedule_kernel(
-    schedule_ptr,
-    kv_len_ptr,
-    q_pos_ptr,
-    shared_ptr,
-    rows,
-    entries,
-    wanted_runs,
-    window,
-    BLOCK_R: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    MIN_TILES: tl.constexpr,
-    MAX_RUNS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    NEW: tl.constexpr,
-    SHARED: tl.constexpr,
-):
-    """Grid (rows): each writes the entries of its row, the first also those that stay empty.
-
-    A run is as many tiles long as gives `wanted_runs` over all rows, at least MIN_TILES, and a row has
-    at most MAX_RUNS, which one program must weigh; rows + wanted_runs entries
-    always suffice.
-    """
-    own = tl.program_id(0)
-    row = tl.arange(0, BLOCK_R)
-    valid = row < rows
-    end = tl.load(kv_len_ptr + row, mask=valid, other=0)
-    position = tl.load(q_pos_ptr + row, mask=valid, other=0).to(tl.int32)
-    position = tl.where(end > 0, position, -1)
-    if CAUSAL:
-        end = tl.minimum(end, position + 1)
-    if NEW:
-        end = tl.minimum(end, tl.maximum(position, 0))
-    first = tl.zeros([BLOCK_R], tl.int32)
-    if WINDOW:
-        first = tl.maximum(position - window + 1, 0)
-    if SHARED:
-        first = tl.load(shared_ptr + row, mask=valid, other=0)
-    first = tl.minimum(first, end)
-    start = first // BLOCK_N * BLOCK_N
-    tiles = (end - start + BLOCK_N - 1) // BLOCK_N
-    length = tl.maximum((tl.sum(tiles, 0) + wanted_runs - 1) // wanted_runs, MIN_TILES)
-    length = tl.maximum(length, (tiles + MAX_RUNS - 1) // MAX_RUNS)
-    runs = tl.maximum((tiles + length - 1) // length, 1)
-    each = tl.maximum((tiles + runs - 1) // runs, 1)  # the same number of runs, evenly cut
-    runs = tl.where(valid, tl.maximum((tiles + each - 1) // each, 1), 0)
-    base = tl.sum(tl.where(row < own, runs, 0), 0)
-    here = row == own
-    own_runs = tl.sum(tl.where(here, runs, 0), 0)
-    own_start = tl.sum(tl.where(here, start, 0), 0)
-    own_first = tl.sum(tl.where(here, first, 0), 0)
-    own_end = tl.sum(tl.where(here, end, 0), 0)
-    own_keys = tl.sum(tl.where(here, each, 0), 0) * BLOCK_N
-    own_position = tl.sum(tl.where(here, position, 0), 0)
-    for at in range(0, own_runs, 32):
-        run = at + tl.arange(0, 32)
-        entry = schedule_ptr + (base + run) * 8
-        mask = run < own_runs
-        lo = own_start + run * own_keys
-        tl.store(entry, own + run * 0, mask=mask)
-        tl.store(entry + 1, lo, mask=mask)
-        tl.store(entry + 2, tl.minimum(lo + own_keys, own_end), mask=mask)
-        tl.store(entry + 3, own_first + run * 0, mask=mask)
-        tl.store(entry + 4, run, mask=mask)
-        tl.store(entry + 5, own_runs + run * 0, mask=mask)
-        tl.store(entry + 6, base + run * 0, mask=mask)
-        tl.store(entry + 7, own_position + run * 0, mask=mask)
-    if own == 0:
-        for at in range(tl.sum(runs, 0), entries, 32):
-            empty = at + tl.arange(0, 32)
-            tl.store(schedule_ptr + empty * 8, empty * 0 - 1, mask=empty < entries)
-
-
-@triton.jit
-def split_length(end, num_splits, BLOCK_N: tl.constexpr, MIN_TILES: tl.constexpr):
-    """Keys of each of at most `num_splits` runs of whole tiles that cover keys 0 .. end."""
-    tiles = (end + BLOCK_N - 1) // BLOCK_N
-    return tl.maximum((tiles + num_splits - 1) // num_splits, MIN_TILES) * BLOCK_N
-
-
-@triton.jit
-def weigh(
-    acc,
-    peak,
-    total,
-    values_ptr,
-    lse_ptr,
-    stride,
-    count,
-    head,
-    valid,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    UNROLL: tl.constexpr,
-):
-    """Folds `count` partial results, `stride` heads apart, into (acc, peak, total), each [G, BLOCK_V].
-
-    Every thread weighs its own channels: the loads of UNROLL results are in flight at once, and nothing is exchanged
-    between threads, which cost more than reading a weight once a channel. A result's log-sum-exp is stored as often as
-    a thread loads values at once, so that both loads lie alike over the threads.
-    """
-    col_v = tl.arange(0, BLOCK_V)[None, :]
-    for at in range(0, count, UNROLL):
-        for step in tl.static_range(UNROLL):
-            source = ((at + step) * stride + head)[:, None]
-            copy = source * LSE_COPIES + col_v % LSE_COPIES
-            there = valid[:, None] & (col_v < tl.where(at + step < count, V_DIM, 0))
-            base2 = tl.load(lse_ptr + copy, mask=there, other=float("-inf"), cache_modifier=".cg")
-            values = tl.load(values_ptr + source * V_DIM + col_v, mask=there, other=0.0, cache_modifier=".cg")
-            new_peak = tl.maximum(peak, base2)
-            anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-            weight = tl.exp2(base2 - anchor)
-            decay = tl.exp2(peak - anchor)
-            total = total * decay + weight
-            acc = acc * decay + weight * values
-            peak = new_peak
-    return acc, peak, total
-
-
-@triton.jit
-def merge_runs(
-    out_ptr,
-    lse_ptr,
-    partial_ptr,
-    partial_lse_ptr,
-    prefix_ptr,
-    prefix_lse_ptr,
-    row,
-    base,
-    runs,
-    prefix_stride,
-    prefix_runs,
-    first_head,
-    in_group,
-    Q_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-    UNROLL: tl.constexpr,
-    SHARED: tl.constexpr,
-    LSE: tl.constexpr,
-):
-    """Weighs a row's partial results, those of a shared prefix first, and writes the row's heads of one tile."""
-    lane = in_group + tl.arange(0, BLOCK_G)
-    valid = (lane < GROUP) & (lane < in_group + BLOCK_M)
-    head = first_head + lane
-    col_v = tl.arange(0, BLOCK_V)
-    acc = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)
-    peak = tl.full([BLOCK_G, BLOCK_V], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)
-    if SHARED:
-        acc, peak, total = weigh(
-            acc, peak, total, prefix_ptr + row * Q_HEADS * V_DIM, prefix_lse_ptr + row * Q_HEADS * LSE_COPIES,
-            prefix_stride, prefix_runs, head, valid, V_DIM, BLOCK_V, UNROLL,
-        )  # fmt: skip
-    acc, peak, total = weigh(
-        acc, peak, total, partial_ptr + base * Q_HEADS * V_DIM, partial_lse_ptr + base * Q_HEADS * LSE_COPIES,
-        Q_HEADS, runs, head, valid, V_DIM, BLOCK_V, UNROLL,
-    )  # fmt: skip
-    divisor = tl.where(total == 0.0, 1.0, total)
-    values = (acc / divisor).to(out_ptr.dtype.element_ty)
-    target = (row * Q_HEADS + head)[:, None]
-    mask = valid[:, None] & (col_v < V_DIM)[None, :]
-    tl.store(out_ptr + target * V_DIM + col_v[None, :], values, mask=mask)
-    if LSE:
-        one = valid[:, None] & (col_v == 0)[None, :]
-        tl.store(lse_ptr + target + 0 * col_v[None, :], (peak + tl.log2(divisor)) * 0.6931471805599453, mask=one)
 
 
 @triton.jit(
@@ -287,7 +105,7 @@ def decode_kernel(
 
     partial float32 [entries, Hq, Dv] and base-2 [entries, Hq, LSE_COPIES]; prefix the same of [prefix_splits, R, ...].
     """
-    entry = schedule_ptr + tl.program_id(0) * 8
+    entry = schedule_ptr + tl.program_id(0) * ENTRY_FIELDS
     row = tl.load(entry).to(tl.int64)
     if row < 0:
         return

@@ -15,9 +15,10 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.attention_codes import attend_pages
-from octavo.kernels.attention_decode import LSE_COPIES, split_length
+from octavo.kernels.attention_merge import LSE_COPIES
 from octavo.kernels.attention_prefill import find_row
 from octavo.kernels.attention_rope import load_rotated
+from octavo.kernels.attention_schedule import split_length
 from octavo.kernels.attention_tile import tile_pages
 
 

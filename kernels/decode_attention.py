@@ -1,8 +1,8 @@
 """Launches decode attention: one query token a row, over pages, with the newest key and value on the way in.
 
 `DecodeWork` is what a step's layers of one shape share: the device-made schedule, room for partial results, and which
-rows read a common prefix once. The kernels are described in attention_decode.py and attention_prefix.py; shapes as in
-paged_attention.py. Pages of 8-bit codes come with their scales (kv_format.py).
+rows read a common prefix once. The kernels are described in attention_schedule.py, attention_decode.py and
+attention_prefix.py; shapes as in paged_attention.py. Pages of 8-bit codes come with their scales (kv_format.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import torch
 import triton
 from torch import Tensor
 
-from octavo.kernels.attention_decode import ENTRY_FIELDS, LSE_COPIES, decode_kernel, schedule_kernel
+from octavo.kernels.attention_decode import decode_kernel
+from octavo.kernels.attention_merge import LSE_COPIES
 from octavo.kernels.attention_prefix import prefix_kernel
 from octavo.kernels.attention_rope import NewTokens
+from octavo.kernels.attention_schedule import ENTRY_FIELDS, schedule_kernel
 from octavo.kernels.dependent_launch import launches_early
 from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.kv_format import KernelPlanes, KVScales, kernel_planes
@@ -122,7 +124,7 @@ def decode_work(
         prefixes = None
     if counters is None:
         counters = torch.zeros(counters_needed(shape, rows, dtype, traits), dtype=torch.int32, device=device)
-    schedule = torch.empty((entries, ENTRY_FIELDS), dtype=torch.int32, device=device)
+    schedule = torch.empty((entries, ENTRY_FIELDS.value), dtype=torch.int32, device=device)
     # The decode kernel reads the schedule before it waits for the kernel ahead of it. That must therefore be an older
     # one: launched again, the same numbers are written, and the first launch has ended by then.
     for _ in range(2 if launches_early(device) else 1):

@@ -10,8 +10,9 @@ from kernel_cases import PagedBatch, assert_as_good_as_torch, paged_batch
 
 from octavo.engine.sample import noise
 from octavo.kernels import activation, paged_attention, rms_norm, rope, sampling
-from octavo.kernels.attention_decode import decode_kernel, schedule_kernel
+from octavo.kernels.attention_decode import decode_kernel
 from octavo.kernels.attention_prefill import prefill_kernel
+from octavo.kernels.attention_schedule import schedule_kernel
 from octavo.kernels.paged_attention import AttentionShape
 
 NAN = float("nan")
