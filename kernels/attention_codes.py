@@ -10,7 +10,7 @@ value's scale before it is rounded for the second dot. How words of two codes be
 import triton
 import triton.language as tl
 
-from octavo.kernels.attention_tile import attend_tiles, softcapped, tile_offsets, tile_pages
+from octavo.kernels.attention_tile import attend_tiles, softcapped, softmax_step, tile_offsets, tile_pages
 from octavo.kernels.kv_codes import FP8, even_codes, odd_codes
 
 # Where 2^120 goes, what FP8 codes lack: into queries and scores, weights and the result.
@@ -92,14 +92,7 @@ def attend_words(
         if MASKED:
             seen = (cols[None, :] >= row_first[:, None]) & (cols[None, :] <= row_last[:, None])
             scores = tl.where(seen, scores, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(scores, 1))
-        if MASKED:  # a row that has seen no key yet: any finite peak will do, all its weights are zero
-            anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-        else:
-            anchor = new_peak
-        weights = tl.exp2(scores - anchor[:, None])
-        decay = tl.exp2(peak - anchor)
-        total = total * decay + tl.sum(weights, 1)
+        weights, decay, peak, total = softmax_step(scores, peak, total, MASKED)
         v_tile = v_base + (page * v_page_stride + offset * v_slot_stride)[:, None] + col_v[None, :]
         v_scales = v_scale_base + page * scale_page_stride + offset
         if MASKED:
@@ -115,7 +108,6 @@ def attend_words(
         weighed = (weights * v_scale[None, :]).to(operand)
         acc_even = tl.dot(weighed, even_codes(v, KV, WIDE), acc_even * decay[:, None], input_precision=PRECISION)
         acc_odd = tl.dot(weighed, odd_codes(v, KV, WIDE), acc_odd * decay[:, None], input_precision=PRECISION)
-        peak = new_peak
     acc = tl.reshape(tl.join(acc_even, acc_odd), [BLOCK_M, BLOCK_V])
     if KV == FP8:
         acc = acc * _RESULT_FACTOR

@@ -64,6 +64,20 @@ def softcapped(scores, scale, softcap):
 
 
 @triton.jit
+def softmax_step(scores, peak, total, MASKED: tl.constexpr):
+    """One step of the online softmax over base-2 scores [M, N]: (their weights, by what sums of earlier ones decay [M],
+    the new peak [M], the new total [M]). MASKED: scores may be -inf, a row's first ones all of them."""
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    if MASKED:  # a row that has seen no key yet: any finite peak will do, all its weights are zero
+        anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    else:
+        anchor = new_peak
+    weights = tl.exp2(scores - anchor[:, None])
+    decay = tl.exp2(peak - anchor)
+    return weights, decay, new_peak, total * decay + tl.sum(weights, 1)
+
+
+@triton.jit
 def attend_tiles(
     acc,
     peak,
@@ -123,14 +137,7 @@ def attend_tiles(
         if MASKED:
             seen = (cols[None, :] >= row_first[:, None]) & (cols[None, :] <= row_last[:, None])
             scores = tl.where(seen, scores, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(scores, 1))
-        if MASKED:  # a row that has seen no key yet: any finite peak will do, all its weights are zero
-            anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-        else:
-            anchor = new_peak
-        weights = tl.exp2(scores - anchor[:, None])
-        decay = tl.exp2(peak - anchor)
-        total = total * decay + tl.sum(weights, 1)
+        weights, decay, peak, total = softmax_step(scores, peak, total, MASKED)
         acc = acc * decay[:, None]
         v_tile = v_base + (page * v_page_stride + offset * v_slot_stride)[:, None] + col_v[None, :]
         if MASKED:
@@ -142,5 +149,4 @@ def attend_tiles(
         # a tile ahead, so that the copies of keys and values never wait for the page table
         page = tile_pages(table_ptr, start + BLOCK_N, first_key, end_key, PAGE_SIZE, BLOCK_N)
         acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision=PRECISION)
-        peak = new_peak
     return acc, peak, total
