@@ -78,7 +78,7 @@ def client(served: Served) -> Iterator[OpenAI]:
         yield client
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -86,7 +86,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 
 def used_pages(served: Served) -> int:
-    return int(httpx.get(f"{served.url}/api/status").json()["pages"]["used"])
+    return int(httpx.get(f"{served.url}/api/status", timeout=60).json()["pages"]["used"])
 
 
 def test_streamed_and_whole_replies_are_the_same_text(client: OpenAI) -> None:
@@ -129,7 +129,7 @@ def test_the_second_turn_of_a_chat_computes_only_what_is_new(served: Served) -> 
     assert second.stats is not None
     assert first.status == second.status == "complete"
     known = first.stats.prompt_tokens + first.stats.completion_tokens
-    page = int(httpx.get(f"{served.url}/api/status").json()["pages"]["page_size"])
+    page = int(httpx.get(f"{served.url}/api/status", timeout=60).json()["pages"]["page_size"])
     assert second.stats.cached_tokens > known - 1 - page  # the last token of a reply was never computed
     ids = served.service.store.sequence(second.id)
     assert ids[:known] == served.service.store.sequence(first.id)
@@ -197,6 +197,6 @@ def test_a_closed_connection_frees_its_pages(served: Served) -> None:
         next(pieces)
         wait_for(lambda: used_pages(served) > 0)
     wait_for(lambda: used_pages(served) == 0)
-    status = httpx.get(f"{served.url}/api/status").json()
+    status = httpx.get(f"{served.url}/api/status", timeout=60).json()
     assert status["requests"] == {"running": 0, "waiting": 0, "swapped": 0}
     assert status["pages"]["free"] + status["pages"]["cached"] == status["pages"]["total"]

@@ -59,8 +59,8 @@ def url(_shared: tuple[str, FakeEngine], engine: FakeEngine) -> str:
 def _clients(_shared: tuple[str, FakeEngine]) -> Iterator[tuple[httpx.Client, OpenAI]]:
     address = _shared[0]
     with (
-        httpx.Client(base_url=address, timeout=10) as http,
-        OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=10) as client,
+        httpx.Client(base_url=address, timeout=60) as http,
+        OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60) as client,
     ):
         yield http, client
 

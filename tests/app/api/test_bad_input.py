@@ -85,7 +85,7 @@ def test_after_all_that_the_server_still_answers(http: httpx.Client, engine: Fak
     for field, value in BAD_FIELDS:
         http.post(CHAT, json={"model": "default", "messages": HI, field: value})
     assert engine.submitted == []
-    assert http.post(CHAT, json={"model": "default", "messages": HI}).status_code == 200
+    assert http.post(CHAT, json={"model": "default", "messages": HI}, timeout=60).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_prompt_over_the_window_is_400_with_both_numbers(serve: Callable[..., 
 
     def ask(size: int) -> httpx.Response:
         messages = [{"role": "user", "content": "x" * size}]
-        return httpx.post(f"{url}{CHAT}", json={"model": "default", "messages": messages, "stream": stream})
+        return httpx.post(f"{url}{CHAT}", json={"model": "default", "messages": messages, "stream": stream}, timeout=60)
 
     for size in (600, 512 - frame):
         answer = ask(size)
@@ -167,7 +167,7 @@ def test_a_full_queue_is_429_with_retry_after(serve: Callable[..., str]) -> None
     url = serve(engine)
     for _ in range(2):
         engine.submit(engine.tokenizer.encode("x"))
-    answer = httpx.post(f"{url}{CHAT}", json={"model": "default", "messages": HI})
+    answer = httpx.post(f"{url}{CHAT}", json={"model": "default", "messages": HI}, timeout=60)
     assert answer.status_code == 429
     assert int(answer.headers["retry-after"]) >= 1
     assert error(answer)["code"] == "queue_full"
@@ -177,7 +177,7 @@ def test_a_full_queue_is_429_with_retry_after(serve: Callable[..., str]) -> None
 def test_choices_that_do_not_all_fit_the_queue_leave_nothing_behind(serve: Callable[..., str]) -> None:
     engine = FakeEngine(max_running=1, queue_limit=2)
     engine.hold()
-    answer = httpx.post(f"{serve(engine)}{CHAT}", json={"model": "default", "messages": HI, "n": 3})
+    answer = httpx.post(f"{serve(engine)}{CHAT}", json={"model": "default", "messages": HI, "n": 3}, timeout=60)
     assert answer.status_code == 429
     assert engine.is_idle
 
@@ -188,7 +188,7 @@ def test_of_prompts_that_have_no_room_now_none_is_begun(serve: Callable[..., str
     url = serve(engine)
     for _ in range(2):
         engine.submit(engine.tokenizer.encode("x"))
-    answer = httpx.post(f"{url}/v1/completions", json={"model": "default", "prompt": ["a", "b"], "n": 2})
+    answer = httpx.post(f"{url}/v1/completions", json={"model": "default", "prompt": ["a", "b"], "n": 2}, timeout=60)
     assert answer.status_code == 429
     assert error(answer)["code"] == "queue_full"
     assert int(answer.headers["retry-after"]) >= 1
@@ -198,7 +198,7 @@ def test_of_prompts_that_have_no_room_now_none_is_begun(serve: Callable[..., str
 
 def test_more_prompts_than_ever_have_room_are_refused_for_good(serve: Callable[..., str]) -> None:
     engine = FakeEngine(max_running=1, queue_limit=3)
-    answer = httpx.post(f"{serve(engine)}/v1/completions", json={"model": "default", "prompt": ["a"] * 5})
+    answer = httpx.post(f"{serve(engine)}/v1/completions", json={"model": "default", "prompt": ["a"] * 5}, timeout=60)
     assert answer.status_code == 400
     assert "5 replies; at most 4" in error(answer)["message"]
     assert engine.submitted == []

@@ -197,5 +197,5 @@ def test_a_last_assistant_message_can_be_continued(client: OpenAI, engine: FakeE
 
 def test_replies_of_the_api_are_not_stored_as_chats(serve: Callable[..., str], tmp_path: Path) -> None:
     url = serve()
-    httpx.post(f"{url}/v1/chat/completions", json={"model": "default", "messages": HI}).raise_for_status()
+    httpx.post(f"{url}/v1/chat/completions", json={"model": "default", "messages": HI}, timeout=60).raise_for_status()
     assert not list(tmp_path.glob("*.sqlite3"))

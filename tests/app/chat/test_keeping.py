@@ -69,11 +69,13 @@ def test_a_temporary_chat_can_be_kept(tmp_path: Path) -> None:
 
 def test_a_running_temporary_chat_is_kept_when_it_has_ended(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, FakeEngine(token_s=0.002)) as (service, _):
+        async with serving(tmp_path) as (service, engine):
+            engine.hold()
             chat = service.create_chat(temporary=True)
             await service.send(chat.id, "hello")
             with pytest.raises(ChatBusyError):
                 service.keep_chat(chat.id)
+            engine.release()
             await ended(service, chat.id)
             service.keep_chat(chat.id)
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from chatting import ended, run, serving, some_text
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, endless
 from hosting import GatedLoads, settings
 
 from octavo.app.chat.service import ChatService
@@ -109,7 +109,7 @@ def test_without_a_model_the_message_is_kept_and_the_reply_says_why(tmp_path: Pa
 
 def test_unloading_ends_running_replies_with_a_sentence(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, FakeEngine(lambda _: "word " * 500, token_s=0.002)) as (service, _):
+        async with serving(tmp_path, endless()) as (service, _):
             chat = service.create_chat()
             await service.send(chat.id, "go")
             await some_text(service, chat.id)
@@ -131,7 +131,8 @@ def test_a_full_queue_makes_a_chat_wait_not_fail(tmp_path: Path) -> None:
             places = [service.subscribe(chat) for chat in chats]
             for chat in chats:
                 await service.send(chat, "hi")
-                await asyncio.sleep(0.05)
+                while not engine.submitted:  # the others find the only place of the queue taken
+                    await asyncio.sleep(0.005)
             async for event in places[2]:
                 if isinstance(event, Progress):
                     assert event.state == "waiting"
@@ -157,20 +158,20 @@ def test_a_model_that_rests_is_woken_by_the_next_message(tmp_path: Path) -> None
         config = settings(tmp_path)
         host = loads.host()
         host.load(config.values)
-        host.wait(5)
+        host.wait(60)
         service = ChatService(ChatStore(None), host, config)
         await service.start()
         watching = asyncio.create_task(rest_when_idle(host, lambda: 0.1, check_every_s=0.02))
         while not host.is_resting:
             await asyncio.sleep(0.01)
-        await asyncio.to_thread(host.wait, 5)
+        watching.cancel()
+        await asyncio.to_thread(host.wait, 60)
         assert host.state == "empty"
         assert made[0].status().state == "closed"
         chat = service.create_chat()
         await service.send(chat.id, "hello")
         assert (await ended(service, chat.id)).content == "You said: hello"
         assert len(made) == 2
-        watching.cancel()
         await service.close()
         host.close()
 
@@ -180,9 +181,9 @@ def test_a_model_that_rests_is_woken_by_the_next_message(tmp_path: Path) -> None
 def test_a_model_in_use_does_not_rest(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path, FakeEngine(lambda _: "word " * 60, token_s=0.001)) as (service, _):
-            watching = asyncio.create_task(rest_when_idle(service.host, lambda: 0.1, check_every_s=0.01))
             chat = service.create_chat()
             await service.send(chat.id, "go")
+            watching = asyncio.create_task(rest_when_idle(service.host, lambda: 0.1, check_every_s=0.01))
             assert (await ended(service, chat.id)).status == "complete"
             watching.cancel()
             never = asyncio.create_task(rest_when_idle(service.host, lambda: 0, check_every_s=0.01))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chatting import ended, run, serving, some_text
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, endless
 
 from octavo.app.chat.cuts import SENTENCES, Cut
 from octavo.app.chat.store import ChatStore
@@ -18,7 +18,7 @@ from octavo.app.chat.types import (
 
 def test_stop_keeps_what_is_there_and_frees_the_engine(tmp_path: Path) -> None:
     async def test() -> None:
-        engine = FakeEngine(lambda _: "word " * 2000, token_s=0.001, context_length=20000)
+        engine = endless()
         async with serving(tmp_path, engine) as (service, _):
             chat = service.create_chat()
             events = service.subscribe(chat.id)
@@ -27,11 +27,12 @@ def test_stop_keeps_what_is_there_and_frees_the_engine(tmp_path: Path) -> None:
                 if isinstance(event, Append):
                     break
             assert service.stop(chat.id)
-            last = await asyncio.wait_for(ended(service, chat.id), 1)
+            last = await asyncio.wait_for(ended(service, chat.id), 60)
             assert last.status == "stopped"
             assert last.error is None  # it was asked for
             assert last.content
-            assert ("word " * 1000).startswith(last.content)
+            assert ("word " * 20_000).startswith(last.content)
+            assert len(last.content) < 100_000
             assert last.stats is not None
             assert last.stats.reason == "aborted"
             assert engine.is_idle
@@ -49,14 +50,14 @@ def test_a_reply_whose_engine_is_too_slow_to_end_it_keeps_its_figures(
     monkeypatch.setattr("octavo.app.chat.reply.ABORT_GRACE_S", 0.05)
 
     async def test() -> None:
-        engine = FakeEngine(lambda _: "word " * 2000, token_s=0.001, context_length=20_000)
+        engine = endless()
         monkeypatch.setattr(engine, "abort", lambda request_id: None)  # as in the midst of a long step
         async with serving(tmp_path, engine) as (service, _):
             chat = service.create_chat()
             await service.send(chat.id, "go")
             await some_text(service, chat.id)
             service.stop(chat.id)
-            last = await asyncio.wait_for(ended(service, chat.id), 2)
+            last = await asyncio.wait_for(ended(service, chat.id), 60)
             assert last.status == "stopped"
             assert last.stats is not None
             assert (last.stats.reason, last.stats.completion_tokens) == ("aborted", len(last.content))
@@ -74,9 +75,10 @@ def test_stop_before_the_first_token_works_too(tmp_path: Path) -> None:
         async with serving(tmp_path, engine) as (service, _):
             chat = service.create_chat()
             await service.send(chat.id, "go")
-            await asyncio.sleep(0.05)
+            while engine.is_idle:
+                await asyncio.sleep(0.005)
             service.stop(chat.id)
-            last = await asyncio.wait_for(ended(service, chat.id), 1)
+            last = await asyncio.wait_for(ended(service, chat.id), 60)
             assert (last.status, last.content) == ("stopped", "")
             assert engine.is_idle
 
@@ -87,7 +89,7 @@ def test_partial_text_is_on_disk_while_the_reply_runs(tmp_path: Path, monkeypatc
     monkeypatch.setattr("octavo.app.chat.reply.SAVE_EVERY_S", 0.05)
 
     async def test() -> None:
-        engine = FakeEngine(lambda _: "word " * 2000, token_s=0.001, context_length=20_000)
+        engine = endless()
         async with serving(tmp_path, engine) as (service, _):
             chat = service.create_chat()
             reply = await service.send(chat.id, "go")
@@ -112,7 +114,7 @@ def test_partial_text_is_on_disk_while_the_reply_runs(tmp_path: Path, monkeypatc
 
 def test_closing_keeps_what_running_replies_have(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, FakeEngine(lambda _: "word " * 500, token_s=0.001)) as (service, _):
+        async with serving(tmp_path, endless()) as (service, _):
             chat = service.create_chat()
             reply = await service.send(chat.id, "go")
             await some_text(service, chat.id)

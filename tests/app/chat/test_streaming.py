@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chatting import ended, run, serving, some_text
-from fake_engine import THINKING, FakeEngine
+from fake_engine import THINKING, FakeEngine, endless
 
 from octavo.app.chat.errors import UnknownChatError
 from octavo.app.chat.reply import COALESCE_S
@@ -69,7 +69,8 @@ def test_a_reply_goes_on_when_nobody_watches(tmp_path: Path) -> None:
 def test_who_comes_later_gets_all_of_it_once(tmp_path: Path) -> None:
     async def test() -> None:
         text = "word " * 60
-        async with serving(tmp_path, FakeEngine(lambda _: text, token_s=0.001)) as (service, _):
+        async with serving(tmp_path, FakeEngine(lambda _: text, token_s=0.001)) as (service, engine):
+            engine.hold(after=30)
             chat = service.create_chat()
             await service.send(chat.id, "go")
             await some_text(service, chat.id)
@@ -78,6 +79,7 @@ def test_who_comes_later_gets_all_of_it_once(tmp_path: Path) -> None:
                 if isinstance(event, Snapshot):
                     assert not seen
                     seen = event.message.content
+                    engine.release()
                 elif isinstance(event, Append):
                     seen += event.text
                 elif isinstance(event, Ended):
@@ -108,9 +110,13 @@ def test_deltas_are_coalesced(tmp_path: Path) -> None:
 def test_chats_stream_at_the_same_time_and_stay_apart(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path, FakeEngine(token_s=0.001)) as (service, engine):
+            engine.hold()
             chats = [service.create_chat().id for _ in range(8)]
             await asyncio.gather(*(service.send(chat, f"number {chat}") for chat in chats))
+            while len(engine.submitted) < len(chats):
+                await asyncio.sleep(0.005)
             assert all(summary.generating for summary in service.list_chats())
+            engine.release()
             replies = await asyncio.gather(*(ended(service, chat) for chat in chats))
             assert [reply.content for reply in replies] == [f"You said: number {chat}" for chat in chats]
             assert not any(summary.generating for summary in service.list_chats())
@@ -166,7 +172,7 @@ def test_the_list_tells_every_change(tmp_path: Path) -> None:
 
 def test_deleting_a_chat_ends_its_reply_and_its_watchers(tmp_path: Path) -> None:
     async def test() -> None:
-        engine = FakeEngine(lambda _: "word " * 500, token_s=0.001)
+        engine = endless()
         async with serving(tmp_path, engine) as (service, _):
             chat = service.create_chat()
             events = service.subscribe(chat.id)
@@ -175,11 +181,9 @@ def test_deleting_a_chat_ends_its_reply_and_its_watchers(tmp_path: Path) -> None
             assert await asyncio.to_thread(service.delete_chat, chat.id)
             async for _ in events:
                 pass
-            for _ in range(100):
-                if engine.is_idle:
-                    break
+            while not engine.is_idle:
                 await asyncio.sleep(0.01)
-            assert engine.is_idle
+            assert engine.status().counters["aborted"] == 1
             with pytest.raises(UnknownChatError):
                 await service.send(chat.id, "still there?")
 

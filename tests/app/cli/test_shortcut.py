@@ -181,7 +181,7 @@ def test_a_second_start_with_a_window_opens_one_on_the_first(
 def _until(condition: Callable[[], bool]) -> None:
     import time
 
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -227,9 +227,9 @@ def test_the_json_schema_knows_every_key_and_allows_x_keys() -> None:
     ],
 )
 def test_nesting_without_end_is_a_fault_of_the_file_found_at_once(complaint: Complaint, text: str) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     assert "nested too deep" in complaint(text)
-    assert time.process_time() - began < 0.5  # to the end of the file it would be seconds
+    assert time.thread_time() - began < 0.5  # to the end of the file it would be seconds
 
 
 def test_what_stands_side_by_side_is_not_deep(load: Load) -> None:

@@ -83,7 +83,7 @@ def test_the_thread_survives_a_faulty_receiver_and_ends_when_closed(load: Load, 
     try:
         for port in (2, 3):
             write(config_path, f"server: {{port: {port}}}")
-            assert called.acquire(timeout=10)
+            assert called.acquire(timeout=60)
     finally:
         watcher.close()
     assert watcher.settings.values.server.port == 3

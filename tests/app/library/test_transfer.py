@@ -173,7 +173,7 @@ def test_two_at_once_fetch_a_file_once(hub: FakeHub) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert folders[0] == folders[1]
     assert hub.sent("model.safetensors") == 1
 

@@ -20,7 +20,7 @@ from octavo.app.chat.types import (
 
 
 def run(test: Callable[[], Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(test(), 60))
+    return asyncio.run(asyncio.wait_for(test(), 240))
 
 
 def with_reply(store: ChatStore) -> tuple[str, str]:

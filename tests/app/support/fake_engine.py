@@ -87,7 +87,8 @@ class _Running:
 class FakeEngine:
     """Has the interface of Engine. `script(prompt text) -> reply text`; an Exception from it fails that request alone.
 
-    `hold()` stops all steps until `release()`; `token_s` is the time a step takes.
+    `hold()` stops all steps until `release()`, `hold(after=n)` those of requests that have n tokens; `token_s` is the
+    time a step takes.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class FakeEngine:
             0,
         )
         self._lock = threading.Condition()
-        self._held = False
+        self._held_at: int | None = None  # tokens with which a request waits
         self._closed = False
         self._count = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -242,13 +243,14 @@ class FakeEngine:
 
     # For tests
 
-    def hold(self) -> None:
+    def hold(self, *, after: int = 0) -> None:
         with self._lock:
-            self._held = True
+            self._held_at = after
+            self._lock.notify_all()
 
     def release(self) -> None:
         with self._lock:
-            self._held = False
+            self._held_at = None
             self._lock.notify_all()
 
     def forget(self) -> None:
@@ -266,16 +268,24 @@ class FakeEngine:
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: self._closed or ((self._waiting or self._running) and not self._held))
+                self._lock.wait_for(lambda: self._closed or self._admits or self._due)
                 if self._closed:
                     return
-                while self._waiting and len(self._running) < self._max_running:
+                while self._admits:
                     self._running.append(self._waiting.pop(0))
                 self._counters["steps"] += 1
-                for running in tuple(self._running):
+                for running in self._due:
                     self._step(running)
             if self._token_s:
                 time.sleep(self._token_s)
+
+    @property
+    def _admits(self) -> bool:
+        return bool(self._waiting) and len(self._running) < self._max_running and self._held_at != 0
+
+    @property
+    def _due(self) -> tuple[_Running, ...]:
+        return tuple(run for run in self._running if self._held_at is None or len(run.done) < self._held_at)
 
     def _step(self, running: _Running) -> None:
         if not running.started:
@@ -346,6 +356,11 @@ class FakeEngine:
     def _emit(self, running: _Running, event: Event) -> None:
         running.stream.push(event)
         running.stream.wake()
+
+
+def endless() -> FakeEngine:
+    """An engine whose replies take minutes: they are there to be ended."""
+    return FakeEngine(lambda _: "word " * 20_000, token_s=0.001, context_length=200_000)
 
 
 def _shared(old: tuple[int, ...], new: tuple[int, ...]) -> int:

@@ -44,6 +44,7 @@ class FakeHub:
     cut_after: int | None = None  # bytes after which the next download breaks off
     cut_each_after: int | None = None  # the same for every download
     bytes_per_s: float | None = None  # None: as fast as it goes
+    slow_after: int = 0  # bytes of an answer that come as fast as it goes all the same
     has_ranges: bool = True
     says_hashes: bool = True  # in its list of files
     lies: set[str] = field(default_factory=set)  # files whose content is not what their hash says
@@ -206,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             except OSError:  # the other side has gone
                 self.close_connection = True
                 return
-            if hub.bytes_per_s is not None:
+            if hub.bytes_per_s is not None and start >= hub.slow_after:
                 time.sleep(len(block) / hub.bytes_per_s)
         if cut < len(body):
             self.close_connection = True

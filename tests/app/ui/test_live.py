@@ -18,7 +18,7 @@ from octavo.app.server import create_app
 from octavo.app.ui.live import LONGEST_TEXT, PATH, add_live_route
 
 BASE = "http://127.0.0.1:7860"
-pytestmark = pytest.mark.timeout(60)  # a message that never comes
+pytestmark = pytest.mark.timeout(240)  # a message that never comes
 
 ADDRESS = f"ws://127.0.0.1:7860{PATH}"
 
@@ -103,14 +103,16 @@ def test_a_first_message_makes_a_chat_and_the_reply_streams(tab: Speaker) -> Non
     assert reply["thought"] == ['<p dir="auto">Hm.</p>']
 
 
-def test_the_same_sending_twice_is_one_message(tab: Speaker) -> None:
+def test_the_same_sending_twice_is_one_message(tab: Speaker, loads: GatedLoads) -> None:
     tab.say(k="send", chat=None, text="Hello", nonce="n1")
     chat = tab.until("sent")["chat"]
     tab.ended()
+    loads.made[0].hold()  # the end shall come after both answers
     tab.say(k="send", chat=chat, text="Again", nonce="n2")
     tab.say(k="send", chat=chat, text="Again", nonce="n2")
     tab.until("sent")
     tab.until("sent")
+    loads.made[0].release()
     tab.ended()
     tab.say(k="open", chat=chat)
     assert [turn["role"] for turn in tab.until("chat")["turns"]] == ["user", "assistant"] * 2
@@ -283,13 +285,19 @@ def test_a_tab_is_told_which_model_its_load_would_bring(client: TestClient, load
 
 @pytest.fixture
 def slow_tab(client: TestClient, loads: GatedLoads, monkeypatch: pytest.MonkeyPatch) -> Iterator[Speaker]:
-    """A tab beside a model that takes a second for a reply."""
-    monkeypatch.setattr(loads, "_make", lambda: FakeEngine(lambda _: "word " * 40, token_s=0.005))
+    """A tab that has the first twenty tokens of a reply, at which the model waits."""
+    monkeypatch.setattr(loads, "_make", lambda: FakeEngine(lambda _: "word " * 40))
     loads.open()
     with client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket:
         tab = Speaker(socket)
+        tab.until("model", state="ready")
+        loads.made[0].hold(after=20)
         tab.say(k="send", chat=None, text="Go on", nonce="n1")
-        tab.until("p")
+        reply = tab.until("p")["id"]
+        text = ""
+        while len(text) < 20:
+            tab.say(k="source", id=reply, nonce="n2")
+            text = tab.until("source")["text"]
         yield tab
 
 
@@ -305,14 +313,24 @@ def pieces_until_the_end(tab: Speaker) -> list[list[str]]:
             return frames
 
 
-def test_text_waits_until_a_tab_has_drawn_what_it_got_but_the_end_does_not(slow_tab: Speaker) -> None:
+def test_text_waits_until_a_tab_has_drawn_what_it_got_but_the_end_does_not(
+    slow_tab: Speaker, loads: GatedLoads
+) -> None:
+    slow_tab.seen.clear()
     slow_tab.say(k="drawn")
+    loads.made[0].hold(after=60)
     slow_tab.until("p")  # not drawn, as far as anybody says
+    loads.made[0].release()
     assert pieces_until_the_end(slow_tab) == [["p", "about"]]
 
 
-def test_a_tab_that_never_says_what_it_has_drawn_gets_everything(slow_tab: Speaker) -> None:
-    assert len(pieces_until_the_end(slow_tab)) > 3
+def test_a_tab_that_never_says_what_it_has_drawn_gets_everything(slow_tab: Speaker, loads: GatedLoads) -> None:
+    slow_tab.seen.clear()
+    for count in (60, 100, 140):
+        loads.made[0].hold(after=count)
+        slow_tab.until("p")
+    loads.made[0].release()
+    assert pieces_until_the_end(slow_tab)
 
 
 def test_other_web_pages_cannot_open_the_socket(client: TestClient) -> None:

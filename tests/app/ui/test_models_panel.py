@@ -268,7 +268,7 @@ def test_a_download_is_told_to_every_tab_and_loaded_when_it_is_done(panel: Panel
 
 
 def test_a_download_can_be_paused_taken_up_and_called_off(panel: Panel) -> None:
-    panel.hub.bytes_per_s = 2e6
+    panel.hub.bytes_per_s, panel.hub.slow_after = 1e5, 600_000  # the rest takes long enough to be caught in it
     job = panel.post("/downloads", id="meadow/small-instruct").json()["id"]
     panel.wait(lambda news: news["downloads"][0]["done"] > 200_000)
     panel.post(f"/downloads/{job}/pause")

@@ -258,11 +258,11 @@ def test_a_linked_picture_is_one_link() -> None:
     "text", ["[" * 20_000, "![" * 10_000, "*a_" * 6000, "$x$" * 6000, "|a" * 9000 + "\n" + "|-" * 9000 + "\n|x"]
 )
 def test_a_swarm_of_marks_is_shown_as_it_is_and_takes_no_time(text: str) -> None:
-    begun = time.perf_counter()
+    begun = time.thread_time()  # of this thread alone: others may keep the machine busy
     renderer = BlockRenderer(text)
     shown = renderer.open
     renderer.finish()
-    assert time.perf_counter() - begun < 1.5  # without care: half a minute
+    assert time.thread_time() - begun < 5  # without care: half a minute
     assert text_of("".join(renderer.blocks)).replace("\n", "") == text.replace("\n", "")
     assert len(shown) > 1000
 

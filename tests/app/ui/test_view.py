@@ -94,9 +94,8 @@ def test_another_reply_to_the_same_turn_replaces_the_first_one(house: Callable[.
             await settled(feed, 2)
             screen.take(view.collect())
             first = screen.turns[-1]["id"]
-            await h.service.regenerate(chat.id)
-            await asyncio.sleep(0.05)
-            await settled(feed, 2)
+            second = await h.service.regenerate(chat.id)
+            await settled(feed, 2, second.id)
             screen.take(view.collect())
             assert len(screen.turns) == 2
             assert screen.turns[-1]["id"] != first
@@ -157,7 +156,7 @@ def test_a_deleted_chat_is_gone_for_those_who_look_at_it(house: Callable[..., An
             view, screen = View(feed), Screen()
             screen.take(view.collect())
             h.service.delete_chat(chat.id)
-            await asyncio.sleep(0.01)
+            await over(feed)
             screen.take(view.collect())
             assert screen.gone
             assert not await ChatFeed(chat.id, h.service).start()
@@ -174,17 +173,19 @@ def test_a_server_that_closes_does_not_look_like_a_deleted_chat(house: Callable[
             assert await feed.start()
             view, screen = View(feed), Screen()
             await h.service.close()
-            await asyncio.sleep(0.01)
-            assert feed.over
+            await over(feed)
             screen.take(view.collect())
             assert not screen.gone
 
     asyncio.run(play())
 
 
-async def settled(feed: ChatFeed, turns: int) -> None:
-    for _ in range(500):
-        if len(feed.turns) == turns and not feed.turns[-1].live:
-            return
+async def settled(feed: ChatFeed, turns: int, last: str | None = None) -> None:
+    """Returns once so many turns are there, the last of which (with this id) has ended."""
+    while len(feed.turns) != turns or feed.turns[-1].live or last not in (None, feed.turns[-1].id):
         await asyncio.sleep(0.01)
-    raise AssertionError("the reply did not end")
+
+
+async def over(feed: ChatFeed) -> None:
+    while not feed.over:
+        await asyncio.sleep(0.01)

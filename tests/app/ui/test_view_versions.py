@@ -18,9 +18,14 @@ from octavo.app.ui.view import View
 async def settled(feed: ChatFeed, reply: Message) -> None:
     """Returns once the feed shows the reply, which has ended."""
     await shown(feed, reply.id)
-    while feed._service.running(feed.chat_id) is not None or feed.turns[-1].live:
+    while feed._service.running(feed.chat_id) is not None or feed.turns[-1].live or not is_current(feed):
         await asyncio.sleep(0.005)
-    await asyncio.sleep(0.01)
+
+
+def is_current(feed: ChatFeed) -> bool:
+    """Whether it has heard of all that the service has."""
+    chat = feed._service.get_chat(feed.chat_id)
+    return chat is not None and [turn.message for turn in feed.turns] == list(chat.messages)
 
 
 async def shown(feed: ChatFeed, message_id: str) -> None:
@@ -83,7 +88,8 @@ def test_a_turn_that_stays_learns_of_a_new_version_beside_it(house: Callable[...
             have = screen.have()
             await h.service.edit_reply(chat.id, reply, "another")
             h.service.show_version(chat.id, reply)  # and back, before the tab looks
-            await asyncio.sleep(0.02)
+            while not is_current(feed):
+                await asyncio.sleep(0.005)
             screen.take(view.collect())
             assert texts(screen)[1].endswith(" 1/2")
             resumed = Screen()
@@ -122,7 +128,8 @@ def test_a_continued_reply_is_drawn_on_from_where_it_ended(house: Callable[..., 
 
 def test_a_stopped_reply_shows_no_half_marks(house: Callable[..., Any]) -> None:
     async def play() -> None:
-        async with house(script=lambda prompt: "He was **very tired " + "and old " * 200, token_s=0.001) as h:
+        text = "He was **very tired " + "and old " * 10_000
+        async with house(script=lambda prompt: text, token_s=0.001, context_length=100_000) as h:
             chat = h.service.create_chat()
             feed = ChatFeed(chat.id, h.service)
             assert await feed.start()
