@@ -184,6 +184,7 @@ def test_a_prompt_over_the_window_is_refused_and_the_next_is_answered(served: Se
     answer = httpx.post(
         f"{served.url}/v1/chat/completions",
         json={"model": "default", "messages": [{"role": "user", "content": "word " * 600}]},
+        timeout=60,
     )
     assert answer.status_code == 400
     assert "512" in answer.json()["error"]["message"]

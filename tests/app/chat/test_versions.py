@@ -97,13 +97,15 @@ def test_an_earlier_reply_can_be_retried_and_what_followed_it_is_kept(tmp_path: 
 def test_turning_away_from_a_running_reply_loses_none_of_it(tmp_path: Path) -> None:
     async def test() -> None:
         text = "word " * 40
-        async with serving(tmp_path, FakeEngine(lambda _: text, token_s=0.001)) as (service, _):
+        async with serving(tmp_path, FakeEngine(lambda _: text, token_s=0.001)) as (service, engine):
             chat = service.create_chat()
             await service.send(chat.id, "go")
             await ended(service, chat.id)
+            engine.hold(after=20)
             running = await service.regenerate(chat.id)
             await some_text(service, chat.id)
             service.show_version(chat.id, running.id, -1)
+            engine.release()
             shown = await ended(service, chat.id)
             assert (shown.version, shown.status) == (1, "complete")
             service.show_version(chat.id, running.id)

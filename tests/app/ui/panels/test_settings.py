@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,8 @@ def test_a_reload_names_the_chats_it_would_stop_and_keeps_what_they_have(house: 
     here.client.post(f"{PATH}/reload", json={})
     assert here.host.wait(60) == "ready"
     assert here.loads.made[-1] is not engine
+    while here.service.running(chat_id):
+        time.sleep(0.005)
     reply = here.service.get_chat(chat_id).messages[-1]  # type: ignore[union-attr]
     assert reply.status == "stopped"
     assert reply.content
