@@ -30,7 +30,7 @@ class NgramDrafter(Drafter):
     """The longest suffix that occurred before, and of its places the latest one.
 
     A copy is followed from token to token and looked for only where it ends. Where it puts one word in another's place,
-    it is followed a little further, as long as nothing else fits better.
+    it is followed a little further, as long as nothing else fits as well.
     """
 
     name = "ngram"
@@ -63,13 +63,14 @@ class NgramDrafter(Drafter):
             return text
         agrees = text.support > 0
         for token in new if agrees else ():
-            agrees = tokens[text.source] == token
-            text.support = min(LONGEST, text.support + 1) if agrees else text.support // STRAYED
+            fits = tokens[text.source] == token
+            agrees = agrees and fits  # wherever among the new tokens a copy strays, something else may fit better now
+            text.support = min(LONGEST, text.support + 1) if fits else text.support // STRAYED
             text.source += 1
         text.words += "".join(map(chr, new))
         if not agrees or text.support < SHORTEST:
             source, support = _longest_match(text.words)
-            if support > text.support:
+            if support >= text.support:
                 text.source, text.support = source, support
             elif text.support < SHORTEST:
                 text.support = 0

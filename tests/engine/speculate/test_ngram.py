@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from octavo.engine.request import Request, SamplingParams
@@ -96,6 +96,10 @@ def test_tokens_that_come_later_are_found_and_a_new_stay_starts_anew() -> None:
     assert drafter.propose([(asked, 1)]) == {"a": (7,)}
 
 
+@example(text=[0, 0, 0, 1, 0, 0, 0], pieces=[1, 1])
+@example(text=[0, 0, 0, 0, 1, 0, 0, 0], pieces=[1, 1])
+@example(text=[0, 1, 2, *[0] * 11, 1], pieces=[5, 5, 3])
+@example(text=[0, 1, 2, *[0] * 20, 1], pieces=[5, 5, 5, 5])
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.lists(st.integers(1, 5), max_size=8))
 def test_a_text_read_in_pieces_is_followed_where_its_longest_suffix_stood(text: list[int], pieces: list[int]) -> None:
     asked, drafter, end = request(text[:1]), NgramDrafter(), 1
@@ -105,8 +109,10 @@ def test_a_text_read_in_pieces_is_followed_where_its_longest_suffix_stood(text: 
         found = drafter.propose([(asked, 1)]).get("a", ())
         longest = max((n for n in range(2, end) if stood(asked.tokens, n)), default=0)
         if longest:
-            assert found[0] in stood(asked.tokens, longest)
-            assert drafter.chance(asked) >= min(longest, LONGEST) / (min(longest, LONGEST) + DOUBT)
+            matched = min(longest, LONGEST)
+            assert drafter.chance(asked) >= matched / (matched + DOUBT)
+            strays = drafter.chance(asked) > matched / (matched + DOUBT)  # a long copy with another word in it
+            assert strays or found[0] in stood(asked.tokens, matched)
 
 
 def stood(tokens: list[int], size: int) -> set[int]:
