@@ -100,6 +100,8 @@ def test_other_architectures_get_their_weights_expanded(write: Any) -> None:
     model = written.build(quantization="none")
     assert model.architecture == "Starcoder2ForCausalLM"
     assert len(written.meant) == 12
+    for name, wanted in written.meant.items():
+        assert torch.equal(model._model.get_parameter(name), wanted), name
 
 
 @pytest.mark.parametrize(
