@@ -53,7 +53,7 @@ def save(path: Path, names: list[str], seed: int, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    assert Entry.of(torch.float32).wait(120) or find_spec("numba") is None
+    assert Entry.of(torch.float32).wait() or find_spec("numba") is None
     root = tmp_path_factory.mktemp("models")
     save(root / "target", NAMES, 0)
     save(root / "twin", NAMES, 0)

@@ -19,7 +19,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from octavo.engine.errors import CheckpointError, UnsupportedModelError
-from octavo.engine.load.checkpoint import open_checkpoint
+from octavo.engine.load.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.load.gguf_pretokenizers import WORD_RULES
 
 WriteGGUF = Callable[..., Path]
@@ -283,12 +283,21 @@ def test_a_file_without_a_tokenizer_says_so(
         checkpoint.load_tokenizer()
 
 
+def test_the_starters_tokenizer_is_made_within_half_a_second_of_processor_time(starter_path: Path) -> None:
+    """Processor time and the best of three: other programs may be at work, and the first one imports its libraries."""
+
+    def make(checkpoint: Checkpoint) -> float:
+        began = time.process_time()
+        checkpoint.load_tokenizer()
+        return time.process_time() - began
+
+    with open_checkpoint(starter_path) as checkpoint:
+        assert any(make(checkpoint) < 0.5 for _ in range(3))
+
+
 def test_the_starter_has_the_ids_of_transformers(starter_path: Path) -> None:
     with open_checkpoint(starter_path) as checkpoint:
-        began = time.process_time()  # not the clock on the wall: other programs may be at work
         ours = checkpoint.load_tokenizer()
-        took = time.process_time() - began
-    assert took < 1.0
     # by its class: what chooses one reads the file through the gguf package, which takes many times as long
     theirs = PreTrainedTokenizerFast.from_pretrained(starter_path.parent, gguf_file=starter_path.name)
     assert ours.get_vocab() == theirs.get_vocab()

@@ -63,9 +63,7 @@ def saved(folder: Path, layers: int) -> Path:
 def test_the_peak_is_the_result_and_one_layer(tmp_path: Path, quantization: str) -> None:
     small, large = saved(tmp_path / "small", 1), saved(tmp_path / "large", 6)
     flags = [str(small), str(large), quantization]
-    ran = subprocess.run(
-        [sys.executable, "-c", _MEASURE, *flags], capture_output=True, text=True, check=True, timeout=120
-    )
+    ran = subprocess.run([sys.executable, "-c", _MEASURE, *flags], capture_output=True, text=True, check=True)
     measured = json.loads(ran.stdout)
     full, layer = 96 * _MIB, 16 * _MIB  # in float32, as the file holds it
     assert measured["result"] < full / 3
