@@ -3,6 +3,7 @@
 import pytest
 import torch
 from kernel_cases import assert_as_good_as_torch
+from layer_cases import replays
 
 from octavo.kernels.device import device_traits
 from octavo.kernels.linear_parts import add_parts_norm
@@ -85,17 +86,7 @@ def test_chained_products_that_start_early_see_each_others_results_in_a_graph(si
             x, stream = add_parts_norm(wide_linear_parts(wide_linear(x, gate_up, gated=True), down), stream, norm, EPS)
         return stream
 
-    torch.cuda.synchronize()
-    chain()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = chain()
-    for _ in range(20):
-        source.normal_()
-        graph.replay()
-        replayed = result.clone()
-        torch.cuda.synchronize()
+    for replayed in replays(chain, source, 20):
         stream = source.double()
         x = stream
         for gate_up, down in weights:

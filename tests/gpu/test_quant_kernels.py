@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from layer_cases import replays
 from token_cases import assert_rounded, loud_tokens
 from torch import Tensor
 
@@ -236,16 +237,7 @@ def test_captured_products_say_the_same_of_new_inputs(name, rows):
             y = multiply(form, y, packed)
         return y
 
-    chain()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = chain()
-    for _ in range(10):
-        x.normal_()
-        graph.replay()
-        replayed = result.clone()
-        torch.cuda.synchronize()
+    for replayed in replays(chain, x, 10):
         torch.testing.assert_close(replayed, chain(), rtol=2e-2, atol=2e-2)  # the library may sum otherwise
 
 

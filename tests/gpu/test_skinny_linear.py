@@ -3,6 +3,7 @@
 import pytest
 import torch
 from kernel_cases import assert_as_good_as_torch
+from layer_cases import replays
 
 from octavo.kernels.head_argmax import head_argmax, head_argmax_reference
 from octavo.kernels.skinny_linear import (
@@ -101,17 +102,7 @@ def test_chained_products_that_start_early_see_each_others_results_in_a_graph(ro
             normed = skinny_linear_add(inner, weight, None, stream, norm)
         return stream
 
-    torch.cuda.synchronize()
-    chain()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = chain()
-    for _ in range(20):
-        source.normal_()
-        graph.replay()
-        replayed = result.clone()
-        torch.cuda.synchronize()
+    for replayed in replays(chain, source, 20):
         stream = source.clone()
         for place, weight in enumerate(weights):
             normed = rows <= GEMV_ROWS or place > 0  # nothing prepared the first one's norm

@@ -1,5 +1,6 @@
-"""A decoder's layers without attention, for the operations that span a product."""
+"""A decoder's layers without attention, for the operations that span a product; chains of them in a graph."""
 
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import torch
@@ -50,3 +51,19 @@ def run(ops, layers, hidden):
         delta, hidden = ops.linear_add(inner, each.down, hidden)
         seen += [q, inner]
     return (hidden if delta is None else hidden + delta), seen
+
+
+def replays(chain: Callable[[], torch.Tensor], source: torch.Tensor, times: int) -> Iterator[torch.Tensor]:
+    """What a CUDA graph of `chain`, which reads `source`, gives for so many new values of it."""
+    torch.cuda.synchronize()
+    chain()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = chain()
+    for _ in range(times):
+        source.normal_()
+        graph.replay()
+        replayed = result.clone()
+        torch.cuda.synchronize()
+        yield replayed
