@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,28 +117,35 @@ def paged() -> Callable[[CausalModel], PagedRun]:
     return PagedRun
 
 
+def _save(root: Path, config: Any, seed: int = 0, model_class: Any = None) -> Reference:
+    import transformers
+
+    torch.manual_seed(seed)
+    config._attn_implementation = "eager"
+    model = (
+        (model_class or transformers.AutoModelForCausalLM)._from_config(config)
+        if model_class
+        else (transformers.AutoModelForCausalLM.from_config(config))
+    )
+    model = model.float().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = 0.2 if parameter.dim() == 1 else 0.15
+            if "router" in name or name.endswith("gate.weight"):
+                spread = 0.5  # far-apart scores: a rounding difference must not choose another expert
+            parameter.add_(torch.randn_like(parameter) * spread)
+    folder = root / f"{config.model_type}-{seed}"
+    model.save_pretrained(folder)
+    return Reference(model, folder)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., Reference]:
     """Makes and saves a random model from a transformers config, no weight left at its initial one or zero."""
-    import transformers
+    return partial(_save, tmp_path)
 
-    def make(config: Any, seed: int = 0, model_class: Any = None) -> Reference:
-        torch.manual_seed(seed)
-        config._attn_implementation = "eager"
-        model = (
-            (model_class or transformers.AutoModelForCausalLM)._from_config(config)
-            if model_class
-            else (transformers.AutoModelForCausalLM.from_config(config))
-        )
-        model = model.float().eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                spread = 0.2 if parameter.dim() == 1 else 0.15
-                if "router" in name or name.endswith("gate.weight"):
-                    spread = 0.5  # far-apart scores: a rounding difference must not choose another expert
-                parameter.add_(torch.randn_like(parameter) * spread)
-        folder = tmp_path / f"{config.model_type}-{seed}"
-        model.save_pretrained(folder)
-        return Reference(model, folder)
 
-    return make
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Reference]:
+    """The same, for all tests of a file."""
+    return partial(_save, tmp_path_factory.mktemp("saved"))

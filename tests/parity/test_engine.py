@@ -68,8 +68,8 @@ class Case:
         return self._open[-1]
 
     def close(self) -> None:
-        for engine in self._open:
-            engine.close()
+        while self._open:
+            self._open.pop().close()
 
     def check_together(self, engine: Engine) -> None:
         """All prompts at once; each must say what it says alone."""
@@ -78,15 +78,20 @@ class Case:
             assert handle.result().token_ids == expected
 
 
-@pytest.fixture(params=list(FAMILIES))
-def case(request: pytest.FixtureRequest, saved: Callable[..., Any]) -> Iterator[Case]:
-    reference = saved(FAMILIES[request.param]())
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def family(request: pytest.FixtureRequest, saved_once: Callable[..., Any]) -> Case:
+    reference = saved_once(FAMILIES[request.param]())
     backend = Tokenizer(models.WordLevel({f"w{i}": i for i in range(101)}, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     transformers.PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(reference.path)
-    made = Case(reference.path, reference.model)
-    yield made
-    made.close()
+    return Case(reference.path, reference.model)
+
+
+@pytest.fixture
+def case(family: Case) -> Iterator[Case]:
+    """A family's case, whose engines are the test's own."""
+    yield family
+    family.close()
 
 
 def test_alone_and_in_a_changing_batch(case: Case) -> None:
