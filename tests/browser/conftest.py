@@ -63,10 +63,10 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, str(self.script), str(self.folder)], stdout=log, stderr=log, env=environment
             )
-        end = time.monotonic() + 150
+        end = time.monotonic() + 240
         while time.monotonic() < end and self.process.poll() is None:
             try:
-                with urllib.request.urlopen(f"{self.url}/api/status", timeout=2):
+                with urllib.request.urlopen(f"{self.url}/api/status", timeout=10):
                     return
             except OSError:
                 time.sleep(0.1)

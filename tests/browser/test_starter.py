@@ -39,7 +39,7 @@ def address(browser: object, starter_path: Path, tmp_path_factory: pytest.TempPa
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     address = f"http://127.0.0.1:{port}"
-    end = time.monotonic() + 150
+    end = time.monotonic() + 240
     while time.monotonic() < end and process.poll() is None:
         try:
             with urllib.request.urlopen(f"{address}/api/status", timeout=2):
