@@ -31,6 +31,26 @@ def find_row(q_start_ptr, number, first_row, num_rows, TOKENS: tl.constexpr):
     return first_row + owners - 1
 
 
+@triton.jit
+def find_tile(q_start_ptr, number, first_row, num_rows, TOKENS: tl.constexpr):
+    """Of tile `number`: (its row, its first query, which may lie beyond the row, the end of the row's queries)."""
+    row = find_row(q_start_ptr, number, first_row, num_rows, TOKENS)
+    origin = tl.load(q_start_ptr + first_row)
+    q_begin = tl.load(q_start_ptr + row)
+    q_end = tl.load(q_start_ptr + row + 1)
+    return row, q_begin + (number - ((q_begin - origin) // TOKENS + row - first_row)) * TOKENS, q_end
+
+
+@triton.jit
+def lanes(begin, end, head_tile, BLOCK_M: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr):
+    """Of a tile's rows [BLOCK_M]: (query from `begin` on, head in its group, whether both exist); neighbours are the
+    HEADS heads of one query."""
+    lane = tl.arange(0, BLOCK_M)
+    query = begin + lane // HEADS
+    in_group = head_tile * HEADS + lane % HEADS
+    return query, in_group, (query < end) & (lane < BLOCK_M // HEADS * HEADS) & (in_group < GROUP)
+
+
 @triton.jit(
     do_not_specialize=["first_row", "num_rows", "table_stride"],
     do_not_specialize_on_alignment=["table_ptr", "kv_len_ptr", "q_pos_ptr", "q_start_ptr"],
@@ -87,19 +107,12 @@ def prefill_kernel(
     TOKENS: tl.constexpr = BLOCK_M // HEADS
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     number = tl.num_programs(0) - 1 - tl.program_id(0)
-    row = find_row(q_start_ptr, number, first_row, num_rows, TOKENS)
-    origin = tl.load(q_start_ptr + first_row)
-    q_begin = tl.load(q_start_ptr + row)
-    q_end = tl.load(q_start_ptr + row + 1)
-    tile_begin = q_begin + (number - ((q_begin - origin) // TOKENS + row - first_row)) * TOKENS
+    row, tile_begin, q_end = find_tile(q_start_ptr, number, first_row, num_rows, TOKENS)
     if tile_begin >= q_end:
         return
 
     kv_head = (tl.program_id(1) // HEAD_TILES).to(tl.int64)
-    lane = tl.arange(0, BLOCK_M)
-    token = tile_begin + lane // HEADS
-    in_group = tl.program_id(1) % HEAD_TILES * HEADS + lane % HEADS
-    valid = (token < q_end) & (lane < TOKENS * HEADS) & (in_group < GROUP)
+    token, in_group, valid = lanes(tile_begin, q_end, tl.program_id(1) % HEAD_TILES, BLOCK_M, HEADS, GROUP)
     head = kv_head * GROUP + in_group
     token = token.to(tl.int64)
 

@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.attention_codes import attend_pages
 from octavo.kernels.attention_merge import LSE_COPIES
-from octavo.kernels.attention_prefill import find_row
+from octavo.kernels.attention_prefill import find_row, lanes
 from octavo.kernels.attention_rope import load_rotated
 from octavo.kernels.attention_schedule import split_length
 from octavo.kernels.attention_tile import tile_pages
@@ -103,10 +103,7 @@ def prefix_kernel(
     page = tile_pages(table_ptr, lo, 0, hi, PAGE_SIZE, BLOCK_N)
 
     kv_head = (tl.program_id(1) // HEAD_TILES).to(tl.int64)
-    lane = tl.arange(0, BLOCK_M)
-    place = tile_begin + lane // HEADS
-    in_group = tl.program_id(1) % HEAD_TILES * HEADS + lane % HEADS
-    valid = (place < end) & (lane < ROWS * HEADS) & (in_group < GROUP)
+    place, in_group, valid = lanes(tile_begin, end, tl.program_id(1) % HEAD_TILES, BLOCK_M, HEADS, GROUP)
     row = tl.load(order_ptr + place, mask=valid, other=0).to(tl.int64)
     head = kv_head * GROUP + in_group
     col_d = tl.arange(0, BLOCK_D)

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.kernels.attention_prefill import find_row
+from octavo.kernels.attention_prefill import find_row, find_tile, lanes
 from octavo.kernels.device import DeviceTraits
 from octavo.kernels.kv_codes import decode
 from octavo.kernels.kv_format import KVScales, kernel_planes
@@ -283,19 +283,12 @@ def dense_kernel(
     TOKENS: tl.constexpr = BLOCK_M // HEADS
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     number = tl.num_programs(1) - 1 - tl.program_id(1)
-    row = find_row(q_start_ptr, number, first_row, num_rows, TOKENS)
-    origin = tl.load(q_start_ptr + first_row)
-    q_begin = tl.load(q_start_ptr + row)
-    q_end = tl.load(q_start_ptr + row + 1)
-    tile_begin = q_begin + (number - ((q_begin - origin) // TOKENS + row - first_row)) * TOKENS
+    row, tile_begin, q_end = find_tile(q_start_ptr, number, first_row, num_rows, TOKENS)
     if tile_begin >= q_end:
         return
 
     kv_head = tl.program_id(0) // HEAD_TILES
-    lane = tl.arange(0, BLOCK_M)
-    token = tile_begin + lane // HEADS
-    in_group = tl.program_id(0) % HEAD_TILES * HEADS + lane % HEADS
-    valid = (token < q_end) & (lane < TOKENS * HEADS) & (in_group < GROUP)
+    token, in_group, valid = lanes(tile_begin, q_end, tl.program_id(0) % HEAD_TILES, BLOCK_M, HEADS, GROUP)
     head = kv_head * GROUP + in_group
     token = token.to(tl.int64)
     position = tl.load(q_pos_ptr + token, mask=valid, other=0).to(tl.int32)
