@@ -18,9 +18,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.digit_number import digits_of_pairs, dot_of_bytes, nibbles, pairs_of, whole_sum
-from octavo.kernels.linear_epilogue import store_block
-from octavo.kernels.quant_gemv import summed
+from octavo.kernels.digit_number import digits_of_pairs, dot_of_bytes, nibbles, whole_sum
+from octavo.kernels.linear_epilogue import of_outputs, store_block
+from octavo.kernels.linear_lines import summed
+from octavo.kernels.quant_number import pairs_of
 
 
 @triton.jit(do_not_specialize=["outs", "blocks"])
@@ -104,12 +105,8 @@ def digit_gemv_int4_kernel(
             )  # fmt: skip
         out_col = block * BLOCK_N + tl.arange(0, BLOCK_N)
         valid = out_col < outs
-        if RESIDUAL:
-            residual = tl.load(residual_ptr + out_col, mask=valid, other=0.0)
-        if BIAS:
-            bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
-            if GATED:
-                up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+        residual = of_outputs(residual_ptr, out_col, valid, outs, False, RESIDUAL)
+        bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
         sums = ()
         for n in tl.static_range(LINES):
             for turn in tl.static_range(TURNS):
@@ -136,8 +133,7 @@ def digit_gemv_int4_kernel(
         if GATED:
             u = summed(sums, BLOCK_N, BLOCK_N)
         store_block(
-            y, u, inverse, bias if BIAS else y, up_bias if BIAS and GATED else y, residual if RESIDUAL else y,
-            out_ptr, ids_ptr, outs, block, blocks, 0, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
+            y, u, inverse, bias, residual, out_ptr, ids_ptr, outs, block, blocks, 0, BLOCK_N, NORM > 0, ACT, BEST,
         )  # fmt: skip
         block = ahead
         if not AHEAD:

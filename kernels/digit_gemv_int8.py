@@ -16,9 +16,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.digit_number import digits_of_pairs, dot_of_bytes, pairs_of, whole_sum
-from octavo.kernels.linear_epilogue import store_row
-from octavo.kernels.quant_gemv import summed
+from octavo.kernels.digit_number import digits_of_pairs, dot_of_bytes, whole_sum
+from octavo.kernels.linear_epilogue import of_outputs
+from octavo.kernels.linear_lines import lines_of, store_lines
+from octavo.kernels.quant_number import pairs_of
 
 
 @triton.jit(do_not_specialize=["outs"])
@@ -54,30 +55,20 @@ def digit_gemv_int8_kernel(
     PARTS: tl.constexpr = BLOCK_K // 16  # of four words each, one a thread
     first = tl.program_id(0) * BLOCK_N
     word = tl.arange(0, PARTS)[:, None] * 4 + tl.arange(0, 4)[None, :]
-    # Every row of the weight is a tensor of its own: so all of them have the layout of the activations they meet.
-    line = ()
-    for n in tl.static_range(LINES):
-        row = tl.minimum(first + n % BLOCK_N, outs - 1).to(tl.int64)
-        line += (row + outs if n >= BLOCK_N else row,)
+    line = lines_of(first, outs, BLOCK_N, LINES)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
     w = _weights(words_ptr, line, word, ROW)
     if NORM > 0:
         norm = pairs_of(norm_ptr, word, SIZE, 8)
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
-    scale = tl.load(scale_ptr + out_col, mask=valid, other=0.0).to(tl.float32)
-    if GATED:
-        up_scale = tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0).to(tl.float32)
-    if BIAS:
-        bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+    scale = of_outputs(scale_ptr, out_col, valid, outs, GATED, True)
+    bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     x = pairs_of(x_ptr, word, SIZE, 8)
-    if RESIDUAL:
-        residual = tl.load(residual_ptr + out_col, mask=valid, other=0.0)
+    residual = of_outputs(residual_ptr, out_col, valid, outs, False, RESIDUAL)
     none = tl.zeros((PARTS, 4), tl.int32)
     sums = ()
     for _ in tl.static_range(LINES):
@@ -104,17 +95,9 @@ def digit_gemv_int8_kernel(
             lower = dot_of_bytes(this[n], lowers[0], none, ASM)
             more += (sums[n] + whole_sum(upper, lower) * step,)
         sums = more
-    y = summed(sums, 0, BLOCK_N)
-    u = y
-    if GATED:
-        u = summed(sums, BLOCK_N, BLOCK_N)
-    y *= scale
-    if GATED:
-        u *= up_scale
-    store_row(
-        y, u, tl.sum(square, 1), bias if BIAS else y, up_bias if BIAS and GATED else y, residual if RESIDUAL else y,
-        out_ptr, ids_ptr, outs, eps, 0, SIZE, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
-    )  # fmt: skip
+    store_lines(
+        sums, (square,), scale, bias, residual, out_ptr, ids_ptr, outs, eps, SIZE, 1, BLOCK_N, NORM > 0, ACT, BEST
+    )
 
 
 @triton.jit

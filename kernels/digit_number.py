@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.kernels.quant_number import pair, wide_pair
+from octavo.kernels.quant_number import pair
 
 
 @triton.jit
@@ -103,21 +103,9 @@ def nibbles(w, ASM: tl.constexpr):
 
 
 @triton.jit
-def pairs_of(pairs_ptr, word, SIZE: tl.constexpr, BITS: tl.constexpr):
-    """Of the columns that the codes of 32-bit words of a row belong to, the pairs of neighbours: one tensor a code's
-    place in a 16-bit word. `pairs` are 16-bit floats in int32 or float32 in int64."""
-    PER_BLOCK: tl.constexpr = 4 * BITS  # words
-    found = ()
-    for q in tl.static_range(16 // BITS):
-        at = word // PER_BLOCK * 64 + q * PER_BLOCK + word % PER_BLOCK
-        found += (tl.load(pairs_ptr + at, mask=at < SIZE // 2, other=0),)
-    return found
-
-
-@triton.jit
 def digits_of_pairs(pairs, norm, square, BITS: tl.constexpr, NORM: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr):
-    """Of `pairs_of` activations [parts, 4]: their squares added to `square`, then, times those of a norm (NORM as in
-    quant_gemv.py), their upper and lower digits as bytes in the order of the codes, and each part's step [parts]."""
+    """Of `pairs_of` activations [parts, 4]: their squares added to `square`, then, times those of a norm if NORM, their
+    upper and lower digits as bytes in the order of the codes, and each part's step [parts]."""
     RUNS: tl.constexpr = 16 // BITS
     lows = ()
     highs = ()
@@ -126,10 +114,7 @@ def digits_of_pairs(pairs, norm, square, BITS: tl.constexpr, NORM: tl.constexpr,
         low, high = pair(pairs[q], BF16)
         if NORM > 0:
             square = high * high + (low * low + square)
-            if NORM == 1:
-                low_norm, high_norm = pair(norm[q], BF16)
-            else:
-                low_norm, high_norm = wide_pair(norm[q])
+            low_norm, high_norm = pair(norm[q], BF16)
             low *= low_norm
             high *= high_norm
         magnitude = larger(magnitude, larger(tl.abs(low), tl.abs(high)))

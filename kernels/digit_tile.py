@@ -130,9 +130,10 @@ def digit_tile_kernel(
             prefetch_lines(codes_ptr + row[:, None] * ROW + tl.minimum(ahead, ROW - 1)[None, :])
         gdc_wait()
         gdc_launch_dependents()
+    residual = ()
     if RESIDUAL:
         residual_at = residual_ptr + t[:, None] * outs + n[None, :]
-        residual = tl.load(residual_at, mask=(t < rows)[:, None] & (n < outs)[None, :], other=0.0)
+        residual = (tl.load(residual_at, mask=(t < rows)[:, None] & (n < outs)[None, :], other=0.0),)
     pair_ptr = scale_ptr.to(tl.pointer_type(tl.int32), bitcast=True) if PAIRED else scale_ptr
     for turn in tl.range(begin, end, num_stages=STAGES):
         if PAIRED:
@@ -177,9 +178,9 @@ def digit_tile_kernel(
     if GATED:
         y, u = tl.split(y.reshape(BLOCK_T, 2, OUTS).permute(0, 2, 1))
     store_tile(
-        y, u, step_ptr, y, y, residual if RESIDUAL else y, out_ptr, ids_ptr, step_ptr, out_ptr, step_ptr,
+        y, u, step_ptr, (), residual, out_ptr, ids_ptr, step_ptr, out_ptr, step_ptr,
         rows, outs, 0, 0.0, first, tl.program_id(0), tl.num_programs(0),
-        SIZE, BLOCK_T, OUTS, 0, False, RESIDUAL, False, ACT, BEST,
+        SIZE, BLOCK_T, OUTS, 0, False, ACT, BEST,
     )  # fmt: skip
 
 

@@ -19,9 +19,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.gguf_number import add_products, halves
-from octavo.kernels.linear_epilogue import store_row
-from octavo.kernels.quant_gemv import summed
+from octavo.kernels.half_number import add_products, halves, power_of, weighed_pair
+from octavo.kernels.linear_epilogue import of_outputs
+from octavo.kernels.linear_lines import four_of, lines_of, store_lines, words_of
 from octavo.kernels.quant_number import half_of_e4m3, pair
 
 
@@ -61,24 +61,15 @@ def float8_gemv_kernel(
     WORDS: tl.constexpr = SIZE // 4
     first = tl.program_id(0) * BLOCK_N
     word = tl.arange(0, THREADS * 4)
-    # Every row of the weight is a tensor of its own, one entry a thread: so all of them meet in registers.
-    line = ()
-    for n in tl.static_range(LINES):
-        row = tl.minimum(first + n % BLOCK_N, outs - 1).to(tl.int64)
-        line += (row + outs if n >= BLOCK_N else row,)
+    line = lines_of(first, outs, BLOCK_N, LINES)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
-    w = _codes(words_ptr, line, word, WORDS)
+    w = words_of(words_ptr, line, word, WORDS)
     if NORM > 0:
         norm = _runs(norm_ptr, word, SIZE, NORM == 2)
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
-    scale = tl.load(scale_ptr + out_col, mask=valid, other=0.0).to(tl.float32)
-    if GATED:
-        up_scale = tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0).to(tl.float32)
-    if BIAS:
-        bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+    scale = of_outputs(scale_ptr, out_col, valid, outs, GATED, True)
+    bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -91,8 +82,7 @@ def float8_gemv_kernel(
             sums += (tl.zeros((THREADS,), tl.float32),)
         squares += (tl.zeros((THREADS,), tl.float32),)
         x += _runs(x_ptr + t * (SIZE // 2), word, SIZE, False)
-        if RESIDUAL:
-            residual += (tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0),)
+        residual += of_outputs(residual_ptr + t * outs, out_col, valid, outs, False, RESIDUAL)
     for begin in range(0, WORDS, THREADS * 4):
         this_w = w
         these = x
@@ -101,7 +91,7 @@ def float8_gemv_kernel(
         if WORDS > THREADS * 4:
             # the next turn's loads are under way while this turn's are used
             ahead = begin + THREADS * 4 + word
-            w = _codes(words_ptr, line, ahead, WORDS)
+            w = words_of(words_ptr, line, ahead, WORDS)
             if NORM > 0:
                 norm = _runs(norm_ptr, ahead, SIZE, NORM == 2)
             x = ()
@@ -109,11 +99,11 @@ def float8_gemv_kernel(
                 x += _runs(x_ptr + t * (SIZE // 2), ahead, SIZE, False)
         codes = ()
         for n in tl.static_range(LINES):
-            codes += _split(this_w[n])
+            codes += four_of(this_w[n])
         new_sums = ()
         new_squares = ()
         for t in tl.static_range(ROWS):
-            bits = _split(these[2 * t]) + _split(these[2 * t + 1])
+            bits = four_of(these[2 * t]) + four_of(these[2 * t + 1])
             pairs, back, square = _prepared(bits, this_norm if NORM > 0 else bits, squares[t], NORM, BF16, ASM)
             for n in tl.static_range(LINES):
                 both = tl.zeros((THREADS,), tl.int32)
@@ -124,25 +114,9 @@ def float8_gemv_kernel(
             new_squares += (square,)
         sums = new_sums
         squares = new_squares
-    for t in tl.static_range(ROWS):
-        y = summed(sums, t * LINES, BLOCK_N) * scale
-        u = y
-        if GATED:
-            u = summed(sums, t * LINES + BLOCK_N, BLOCK_N) * up_scale
-        store_row(
-            y, u, squares[t], bias if BIAS else y, up_bias if BIAS and GATED else y, residual[t] if RESIDUAL else y,
-            out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
-        )  # fmt: skip
-
-
-@triton.jit
-def _codes(words_ptr, line, word, WORDS: tl.constexpr):
-    """Of every row, what each thread has of it, read once and not kept in the caches: [4 threads] words."""
-    found = ()
-    for n in tl.static_range(len(line)):
-        address = words_ptr + line[n] * WORDS + word
-        found += (tl.load(address, mask=word < WORDS, other=0, eviction_policy="evict_first"),)
-    return found
+    store_lines(
+        sums, squares, scale, bias, residual, out_ptr, ids_ptr, outs, eps, SIZE, ROWS, BLOCK_N, NORM > 0, ACT, BEST
+    )
 
 
 @triton.jit
@@ -157,41 +131,20 @@ def _runs(pairs_ptr, word, SIZE: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _split(w):
-    """[4 threads] words as four tensors [threads]."""
-    even, odd = tl.split(w.reshape(w.shape[0] // 4, 2, 2))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
-
-
-@triton.jit
 def _prepared(bits, norm, square, NORM: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr):
     """A thread's 16 activations (times the norm's weights) as 8 pairs of float16, what their sums must be multiplied
     by, and the squares (before the norm) added up."""
-    if NORM == 1:
-        factors = _split(norm[0]) + _split(norm[1])
-    elif NORM == 2:
-        factors = _split(norm[0]) + _split(norm[1]) + _split(norm[2]) + _split(norm[3])
+    factors = ()
+    if NORM > 0:
+        for part in tl.static_range(len(norm)):
+            factors += four_of(norm[part])
     numbers = ()
     largest = tl.full(square.shape, 2.0**-90, tl.float32)
     for k in tl.static_range(8):
-        low, high = pair(bits[k], BF16)
-        if NORM > 0:
-            square += low * low + high * high
-            if NORM == 1:
-                low_factor, high_factor = pair(factors[k], BF16)
-            else:
-                low_factor = factors[2 * k]
-                high_factor = factors[2 * k + 1]
-            low *= low_factor
-            high *= high_factor
+        low, high, square = weighed_pair(bits[k], factors, k, square, NORM, BF16)
         largest = tl.maximum(largest, tl.maximum(tl.abs(low), tl.abs(high)))
         numbers += (low, high)
-    exponent = largest.to(tl.int32, bitcast=True) & 0x7F800000
-    # 2^(2 - e) for a largest number between 2^e and 2^(e + 1)
-    by = ((129 << 23) - exponent + (127 << 23)).to(tl.float32, bitcast=True)
-    back = (exponent - (2 << 23)).to(tl.float32, bitcast=True)
+    by, back = power_of(largest, 2)
     pairs = ()
     for k in tl.static_range(8):
         pairs += (halves(numbers[2 * k] * by, numbers[2 * k + 1] * by, 2 if ASM else 0),)

@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.dependent_launch import once_there
 from octavo.kernels.kv_codes import FP8, codes_of
-from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.linear_epilogue import of_outputs, store_tile
 from octavo.kernels.linear_split import summed_by_last
 
 
@@ -111,22 +111,17 @@ def float8_tile_kernel(
             return
     valid = n < outs
     y *= tl.load(scale_ptr + n, mask=valid, other=0.0).to(tl.float32)[None, :]
-    bias = y
-    up_bias = y
-    residual = y
     if GATED:
         u *= tl.load(scale_ptr + outs + n, mask=valid, other=0.0).to(tl.float32)[None, :]
-    if BIAS:
-        bias = tl.load(bias_ptr + n, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + n, mask=valid, other=0.0)
+    bias = of_outputs(bias_ptr, n, valid, outs, GATED, BIAS)
+    residual = ()
     if RESIDUAL:
         residual_at = residual_ptr + t[:, None] * outs + n[None, :]
-        residual = tl.load(residual_at, mask=inside & valid[None, :], other=0.0)
+        residual = (tl.load(residual_at, mask=inside & valid[None, :], other=0.0),)
     store_tile(
-        y, u, squares_ptr, bias, up_bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
+        y, u, squares_ptr, bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
-        SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
+        SIZE, BLOCK_T, BLOCK_N, PARTS, NEXT, ACT, BEST,
     )  # fmt: skip
 
 

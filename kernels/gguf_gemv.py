@@ -30,17 +30,15 @@ from octavo.kernels.gguf_number import (
     Q4_K,
     Q6_K,
     Q8_0,
-    add_products,
     byte_numbers,
     half_numbers,
-    halves,
     less,
     signed_numbers,
-    sum_of_halves,
     swapped,
 )
-from octavo.kernels.linear_epilogue import store_row
-from octavo.kernels.quant_gemv import summed
+from octavo.kernels.half_number import add_products, halves, power_of, sum_of_halves, weighed_pair
+from octavo.kernels.linear_epilogue import of_outputs
+from octavo.kernels.linear_lines import four_of, lines_of, store_lines
 from octavo.kernels.quant_number import pair
 
 
@@ -84,21 +82,14 @@ def gguf_gemv_kernel(
     first = tl.program_id(0) * BLOCK_N
     thread = tl.arange(0, THREADS)
     word = tl.arange(0, THREADS * 4)
-    # Every row of the weight is a tensor of its own, one entry a thread: so all of them meet in registers.
-    line = ()
-    for n in tl.static_range(LINES):
-        row = tl.minimum(first + n % BLOCK_N, outs - 1).to(tl.int64)
-        line += (row + outs if n >= BLOCK_N else row,)
+    line = lines_of(first, outs, BLOCK_N, LINES)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
     w, high, scale, unit = _weights(words_ptr, high_ptr, scale_ptr, unit_ptr, line, word, thread, SIZE, KIND)
     if NORM > 0:
         norm = _runs(norm_ptr, word, SIZE, KIND, NORM == 2)
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
-    if BIAS:
-        bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+    bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -111,8 +102,7 @@ def gguf_gemv_kernel(
             sums += (tl.zeros((THREADS,), tl.float32),)
         squares += (tl.zeros((THREADS,), tl.float32),)
         x += _runs(x_ptr + t * (SIZE // 2), word, SIZE, KIND, False)
-        if RESIDUAL:
-            residual += (tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0),)
+        residual += of_outputs(residual_ptr + t * outs, out_col, valid, outs, False, RESIDUAL)
     for begin in range(0, ALL, THREADS):
         this_w = w
         this_high = high
@@ -142,22 +132,16 @@ def gguf_gemv_kernel(
                 run, this_norm if NORM > 0 else run, squares[t], KIND, NORM, BF16, ASM
             )
             for n in tl.static_range(LINES):
-                codes = _split(this_w[2 * n]) + _split(this_w[2 * n + 1]) if KIND == Q8_0 else _split(this_w[n])
-                above = _split(this_high[n]) if KIND == Q6_K else codes
+                codes = four_of(this_w[2 * n]) + four_of(this_w[2 * n + 1]) if KIND == Q8_0 else four_of(this_w[n])
+                above = four_of(this_high[n]) if KIND == Q6_K else codes
                 result = _product(codes, above, this_scale, this_unit, n, pairs, totals, begin + thread, KIND, ASM)
                 new_sums += (sums[t * LINES + n] + back * result,)
             new_squares += (square,)
         sums = new_sums
         squares = new_squares
-    for t in tl.static_range(ROWS):
-        y = summed(sums, t * LINES, BLOCK_N)
-        u = y
-        if GATED:
-            u = summed(sums, t * LINES + BLOCK_N, BLOCK_N)
-        store_row(
-            y, u, squares[t], bias if BIAS else y, up_bias if BIAS and GATED else y, residual[t] if RESIDUAL else y,
-            out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
-        )  # fmt: skip
+    store_lines(
+        sums, squares, (), bias, residual, out_ptr, ids_ptr, outs, eps, SIZE, ROWS, BLOCK_N, NORM > 0, ACT, BEST
+    )
 
 
 @triton.jit
@@ -216,15 +200,6 @@ def _runs(pairs_ptr, word, SIZE: tl.constexpr, KIND: tl.constexpr, WIDE: tl.cons
 
 
 @triton.jit
-def _split(w):
-    """[4 threads] words as four tensors [threads]."""
-    even, odd = tl.split(w.reshape(w.shape[0] // 4, 2, 2))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
-
-
-@triton.jit
 def _prepared(run, norm, square, KIND: tl.constexpr, NORM: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr):
     """A thread's 32 activations (times the norm's weights): 16 pairs of float16, the sums of four runs in the unit of
     the products' sums, what that unit is, and the squares (before the norm) added up."""
@@ -233,32 +208,22 @@ def _prepared(run, norm, square, KIND: tl.constexpr, NORM: tl.constexpr, BF16: t
     largest = tl.full(square.shape, 2.0**-90, tl.float32)
     for q in tl.static_range(4):
         total = tl.zeros(square.shape, tl.float32)
-        bits = _split(run[q])
+        bits = four_of(run[q])
+        factors = ()
         if NORM == 1:
-            norm_bits = _split(norm[q])
+            factors = four_of(norm[q])
         elif NORM == 2:
-            norm_bits = _split(norm[2 * q]) + _split(norm[2 * q + 1])
+            factors = four_of(norm[2 * q]) + four_of(norm[2 * q + 1])
         for k in tl.static_range(4):
-            low, high = pair(bits[k], BF16)
-            if NORM > 0:
-                square += low * low + high * high
-                if NORM == 1:
-                    low_norm, high_norm = pair(norm_bits[k], BF16)
-                else:
-                    low_norm = norm_bits[2 * k]
-                    high_norm = norm_bits[2 * k + 1]
-                low *= low_norm
-                high *= high_norm
+            low, high, square = weighed_pair(bits[k], factors, k, square, NORM, BF16)
             total += low + high
             largest = tl.maximum(largest, tl.maximum(tl.abs(low), tl.abs(high)))
             numbers += (low, high)
         totals += (total,)
-    exponent = largest.to(tl.int32, bitcast=True) & 0x7F800000
-    # 2^(14 - e) for a largest number between 2^e and 2^(e + 1)
-    by = ((141 << 23) - exponent + (127 << 23)).to(tl.float32, bitcast=True)
+    by, back = power_of(largest, 14)
     # 2^24 for codes that were read as so much less, and again for scales
     UNIT: tl.constexpr = 281474976710656.0 if KIND == Q4_K or KIND == Q6_K else 16777216.0
-    back = (exponent - (14 << 23)).to(tl.float32, bitcast=True) * UNIT
+    back *= UNIT
     pairs = ()
     scaled = ()
     for q in tl.static_range(4):

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from octavo.kernels.device import DeviceTraits, device_traits
 from octavo.kernels.gguf_gemv import gguf_gemv_kernel
-from octavo.kernels.gguf_number import ASM, NO_ASM, OLD_ASM
 from octavo.kernels.gguf_tile import gguf_tile_kernel
 from octavo.kernels.gguf_weight import BlockWeight
+from octavo.kernels.half_number import ASM, NO_ASM, OLD_ASM
 from octavo.kernels.linear_tiles import DotTile, GemvTile
 
 GEMV_ROWS = 2

@@ -13,25 +13,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo.kernels.half_number import halves
 from octavo.kernels.quant_number import four_bit_operand, pair, two_bfloat16, two_float16
 
 # KIND of the kernels: gguf_weight.KINDS
 Q4_0, Q4_1, Q4_K, Q6_K, Q8_0 = (tl.constexpr(number) for number in range(5))
-# ASM of the kernels: PTX before and from compute capability 8.0 on, nothing of it in the interpreter
-NO_ASM, OLD_ASM, ASM = range(3)
-
-
-@triton.jit
-def add_products(a, b, c, ASM: tl.constexpr):
-    """a * b + c of the two float16 in each 32-bit word."""
-    if ASM > 0:
-        return tl.inline_asm_elementwise(
-            "fma.rn.f16x2 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
-        )
-    a_low, a_high = pair(a, False)
-    b_low, b_high = pair(b, False)
-    c_low, c_high = pair(c, False)
-    return halves(a_low * b_low + c_low, a_high * b_high + c_high, 0)
 
 
 @triton.jit
@@ -44,34 +30,6 @@ def less(a, by: tl.constexpr, ASM: tl.constexpr):
         )
     low, high = pair(a, False)
     return halves(low - by / 16777216.0, high - by / 16777216.0, 0)
-
-
-@triton.jit
-def sum_of_halves(w, ASM: tl.constexpr):
-    """float32 of the sum of the two float16 in each 32-bit word, rounded to float16 before."""
-    if ASM > 0:
-        return tl.inline_asm_elementwise(
-            "{ .reg .b16 l, h; mov.b32 {l, h}, $1; add.rn.f16 l, l, h; cvt.f32.f16 $0, l; }",
-            "=f,r", [w], dtype=tl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
-    low, high = pair(w, False)
-    return (low + high).to(tl.float16).to(tl.float32)
-
-
-@triton.jit
-def halves(low, high, ASM: tl.constexpr):
-    """Two float32 rounded to the float16 of a 32-bit word."""
-    if ASM == 2:
-        return tl.inline_asm_elementwise(
-            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [low, high], dtype=tl.int32, is_pure=True, pack=1
-        )
-    if ASM == 1:
-        return tl.inline_asm_elementwise(
-            "{ .reg .b16 l, h; cvt.rn.f16.f32 l, $1; cvt.rn.f16.f32 h, $2; mov.b32 $0, {l, h}; }",
-            "=r,r,r", [low, high], dtype=tl.int32, is_pure=True, pack=1,
-        )  # fmt: skip
-    low_bits = low.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-    return low_bits | (high.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16)
 
 
 @triton.jit

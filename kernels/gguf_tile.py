@@ -30,7 +30,8 @@ from octavo.kernels.gguf_number import (
     low_operand,
     signed_numbers,
 )
-from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.linear_epilogue import of_tile, store_tile
+from octavo.kernels.linear_slices import activations, along_columns, along_rows, outputs, slices
 from octavo.kernels.quant_number import four_bit_operand, pair
 
 
@@ -78,17 +79,8 @@ def gguf_tile_kernel(
     first = tl.program_id(0) * BLOCK_N
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = tl.arange(0, BLOCK_N)
-    if SLICES > 1:
-        slice_ = tl.arange(0, SLICES)
-        piece = slice_[:, None, None]
-        scale_piece = slice_[:, None]
-        place = t[None, :, None]
-        none = tl.zeros((SLICES, BLOCK_N, BLOCK_T), tl.float32)
-    else:
-        piece = tl.zeros((1, 1), tl.int32)
-        scale_piece = tl.zeros((1,), tl.int32)
-        place = t[:, None]
-        none = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    piece, scale_piece, none = slices(BLOCK_N, BLOCK_T, SLICES)
+    place = along_rows(t, SLICES)
     line = ()
     bias = ()
     sums = ()
@@ -105,10 +97,7 @@ def gguf_tile_kernel(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    if RESIDUAL:
-        here = first + n
-        there = (t < rows)[:, None] & (here < outs)[None, :]
-        residual = tl.load(residual_ptr + t[:, None] * outs + here[None, :], mask=there, other=0.0)
+    residual = of_tile(residual_ptr, t, first + n, rows, outs, RESIDUAL)
     for begin in tl.range(0, BLOCKS, SLICES, num_stages=STAGES):
         block = begin + piece
         this_scale = scale
@@ -126,17 +115,12 @@ def gguf_tile_kernel(
                 sums, none, x_ptr, words_ptr, line, this_scale, block, place, rows,
                 SIZE, KIND, SLICES, LINES, BF16, ASM,
             )  # fmt: skip
-    if SLICES > 1:
-        y = tl.sum(sums[0], 0).T
-        u = tl.sum(sums[LINES - 1], 0).T
-    else:
-        y = sums[0].T
-        u = sums[LINES - 1].T
+    y = outputs(sums[0], SLICES)
+    u = outputs(sums[LINES - 1], SLICES)
     store_tile(
-        y, u, squares_ptr, bias[0] if BIAS else y, bias[LINES - 1] if BIAS else y, residual if RESIDUAL else y,
-        out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
+        y, u, squares_ptr, bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
-        SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
+        SIZE, BLOCK_T, BLOCK_N, PARTS, NEXT, ACT, BEST,
     )  # fmt: skip
 
 
@@ -150,11 +134,10 @@ def _turn(
     WORDS: tl.constexpr = (SIZE + 127) // 128 * 32
     LESS: tl.constexpr = 24 if KIND == Q4_0 else 0
     MINIMUM: tl.constexpr = KIND == Q4_1 or KIND == Q4_K
-    column = tl.arange(0, 32)
-    column = column[None, None, :] if SLICES > 1 else column[None, :]
+    column = along_columns(tl.arange(0, 32), SLICES)
     w = ()
     for i in tl.static_range(LINES):
-        out = line[i][None, :, None] if SLICES > 1 else line[i][:, None]
+        out = along_rows(line[i], SLICES)
         if KIND == Q8_0:
             for q in tl.static_range(4):
                 at = block * 128 + q * 32 + column
@@ -163,7 +146,7 @@ def _turn(
             at = block * 32 + column
             w += (tl.load(words_ptr + out * WORDS + at, mask=at < WORDS, other=0, eviction_policy="evict_first"),)
     for q in tl.static_range(4):
-        x = _activations(x_ptr, block * 128 + q * 32 + column, place, rows, SIZE, SLICES)
+        x = activations(x_ptr, block * 128 + q * 32 + column, place, rows, SIZE, SLICES)
         if MINIMUM:
             # sums of the activations, where the products' sums are: in every row of a tile
             total = tl.dot(tl.full(w[0].shape, 1.0, x.dtype), x, none, input_precision="ieee")
@@ -192,20 +175,19 @@ def _turn_of_six_bits(
 ):  # fmt: skip
     """The same for eight groups of 16 columns of Q6_K."""
     BLOCKS: tl.constexpr = SIZE // 128
-    column = tl.arange(0, 16)
-    column = column[None, None, :] if SLICES > 1 else column[None, :]
+    column = along_columns(tl.arange(0, 16), SLICES)
     inside = block < BLOCKS
     w = ()
     high = ()
     for i in tl.static_range(LINES):
-        out = line[i][None, :, None] if SLICES > 1 else line[i][:, None]
+        out = along_rows(line[i], SLICES)
         for half in tl.static_range(2):
             at = words_ptr + out * (BLOCKS * 32) + block * 32 + half * 16 + column
             w += (tl.load(at, mask=inside, other=0, eviction_policy="evict_first"),)
         at = high_ptr + out * (BLOCKS * 16) + block * 16 + column
         high += (tl.load(at, mask=inside, other=0, eviction_policy="evict_first"),)
     for g in tl.static_range(8):
-        x = _activations(x_ptr, block * 128 + g * 16 + column, place, rows, SIZE, SLICES)
+        x = activations(x_ptr, block * 128 + g * 16 + column, place, rows, SIZE, SLICES)
         more = ()
         for i in tl.static_range(LINES):
             part = tl.dot(low_operand(w[2 * i + g // 4], g % 4, x.dtype, BF16, ASM), x, none, input_precision="ieee")
@@ -214,12 +196,6 @@ def _turn_of_six_bits(
             more += (sums[i] + part * tl.expand_dims(factor, len(factor.shape)),)
         sums = more
     return sums
-
-
-@triton.jit
-def _activations(x_ptr, at, place, rows, SIZE: tl.constexpr, SLICES: tl.constexpr):
-    x = tl.load(x_ptr + place * SIZE + at, mask=(place < rows) & (at < SIZE), other=0.0)
-    return x.permute(0, 2, 1) if SLICES > 1 else x.T
 
 
 @triton.jit

@@ -1,4 +1,8 @@
-"""What a product of few rows does with its float32 sums: norm, bias, gate, residual, and the best output of a block."""
+"""What stands behind a product of few rows: norm, bias, gate, residual, and the best output of a block.
+
+What may be there or not is a tuple: of a weight's bias and scales () without any, (own,), or (gate's, up's) if the
+weight is gated; of the residual () or a tensor a row (of a tile: one). Sums are float32.
+"""
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
 
@@ -11,12 +15,34 @@ from octavo.kernels.activation import activated
 
 
 @triton.jit
+def of_outputs(plane_ptr, out, inside, outs, GATED: tl.constexpr, THERE: tl.constexpr):
+    """What a plane [outs], or [2 outs] = gate | up if GATED, has for outputs `out` where they are `inside`: a tuple, ()
+    if it is not THERE."""
+    if not THERE:
+        return ()
+    elif GATED:
+        own = tl.load(plane_ptr + out, mask=inside, other=0.0)
+        return own, tl.load(plane_ptr + outs + out, mask=inside, other=0.0)
+    else:
+        return (tl.load(plane_ptr + out, mask=inside, other=0.0),)
+
+
+@triton.jit
+def of_tile(residual_ptr, t, n, rows, outs, THERE: tl.constexpr):
+    """What the residual [rows, outs] has for rows t and outputs n: a tuple, () if it is not THERE."""
+    if not THERE:
+        return ()
+    else:
+        inside = (t < rows)[:, None] & (n < outs)[None, :]
+        return (tl.load(residual_ptr + t[:, None] * outs + n[None, :], mask=inside, other=0.0),)
+
+
+@triton.jit
 def store_row(
     y,
     u,
     square,
     bias,
-    up_bias,
     residual,
     out_ptr,
     ids_ptr,
@@ -26,19 +52,19 @@ def store_row(
     SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     NORM: tl.constexpr,
-    BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     BEST: tl.constexpr,
 ):
     """Row t of the program's block of outputs from its sums y [BLOCK_N] (and u, those of the up half, if ACT >= 0).
-    NORM divides by the root of the mean of `square` [columns] summed; BEST as in `store_block`."""
+    NORM divides by the root of the mean of `square` ([columns], or of two axes) summed; BEST as in `store_block`."""
     inverse = 1.0
     if NORM:
+        if len(square.shape) == 2:
+            square = tl.sum(square, 1)
         inverse = tl.rsqrt(tl.sum(square, 0) / SIZE + eps)
     store_block(
-        y, u, inverse, bias, up_bias, residual, out_ptr, ids_ptr, outs, tl.program_id(0), tl.num_programs(0),
-        t, BLOCK_N, NORM, BIAS, RESIDUAL, ACT, BEST,
+        y, u, inverse, bias, residual, out_ptr, ids_ptr, outs, tl.program_id(0), tl.num_programs(0),
+        t, BLOCK_N, NORM, ACT, BEST,
     )  # fmt: skip
 
 
@@ -48,7 +74,6 @@ def store_block(
     u,
     inverse,
     bias,
-    up_bias,
     residual,
     out_ptr,
     ids_ptr,
@@ -58,8 +83,6 @@ def store_block(
     t: tl.constexpr,
     BLOCK_N: tl.constexpr,
     NORM: tl.constexpr,
-    BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     BEST: tl.constexpr,
 ):
@@ -73,14 +96,14 @@ def store_block(
         y *= inverse
         if GATED:
             u *= inverse
-    if BIAS:
-        y += bias.to(tl.float32)
+    if len(bias) > 0:
+        y += bias[0].to(tl.float32)
         if GATED:
-            u += up_bias.to(tl.float32)
+            u += bias[1].to(tl.float32)
     if GATED:
         y = activated(y, ACT) * u
-    if RESIDUAL:
-        y += residual.to(tl.float32)
+    if len(residual) > 0:
+        y += residual[t].to(tl.float32)
     if BEST:
         y = tl.where(valid, y, float("-inf"))
         broken = tl.max((y != y).to(tl.int32), 0)
@@ -99,7 +122,6 @@ def store_tile(
     u,
     squares_ptr,
     bias,
-    up_bias,
     residual,
     out_ptr,
     ids_ptr,
@@ -117,8 +139,6 @@ def store_tile(
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PARTS: tl.constexpr,
-    BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     NEXT: tl.constexpr,
     ACT: tl.constexpr,
     BEST: tl.constexpr,
@@ -141,14 +161,14 @@ def store_tile(
         inverse = tl.rsqrt(tl.sum(square, 1) / SIZE + eps)[:, None]
         y *= inverse
         u *= inverse
-    if BIAS:
-        y += bias.to(tl.float32)[None, :]
+    if len(bias) > 0:
+        y += bias[0].to(tl.float32)[None, :]
         if GATED:
-            u += up_bias.to(tl.float32)[None, :]
+            u += bias[1].to(tl.float32)[None, :]
     if GATED:
         y = activated(y, ACT) * u
-    if RESIDUAL:
-        y += residual.to(tl.float32)
+    if len(residual) > 0:
+        y += residual[0].to(tl.float32)
     if BEST:
         y = tl.where((n < outs)[None, :], y, float("-inf"))
         broken = tl.max((y != y).to(tl.int32), 1)

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.linear_epilogue import store_row
+from octavo.kernels.linear_epilogue import of_outputs, store_row
 from octavo.kernels.quant_number import scaled_by_bits, wide_number
 
 
@@ -64,14 +64,8 @@ def gemv_kernel(
         scale = tl.load(norm_ptr + col, mask=col < SIZE, other=0.0)
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
-    if BIAS:
-        bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
-    if CODE > 0:
-        code_scale = scaled_by_bits(tl.load(scale_ptr + out_col, mask=valid, other=0.0), CODE)
-        if GATED:
-            up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0), CODE)
+    bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
+    code_scale = of_outputs(scale_ptr, out_col, valid, outs, GATED, CODE > 0)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -85,8 +79,7 @@ def gemv_kernel(
         up_sums += (tl.zeros((BLOCK_N, BLOCK_K // 8), tl.float32),)
         squares += (tl.zeros((BLOCK_K // 8,), tl.float32),)
         x += (tl.load(x_ptr + t * SIZE + col, mask=col < SIZE, other=0.0),)
-        if RESIDUAL:
-            residual += (tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0),)
+        residual += of_outputs(residual_ptr + t * outs, out_col, valid, outs, False, RESIDUAL)
     for begin in range(0, SIZE, BLOCK_K):
         this = wide_number(w, CODE)
         these = x
@@ -129,13 +122,10 @@ def gemv_kernel(
         if GATED:
             u = tl.sum(up_sums[t], 1)
         if CODE > 0:
-            y *= code_scale
+            y *= scaled_by_bits(code_scale[0], CODE)
             if GATED:
-                u *= up_code_scale
-        store_row(
-            y, u, squares[t], bias if BIAS else y, up_bias if BIAS and GATED else y, residual[t] if RESIDUAL else y,
-            out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM, BIAS, RESIDUAL, ACT, BEST,
-        )  # fmt: skip
+                u *= scaled_by_bits(code_scale[1], CODE)
+        store_row(y, u, squares[t], bias, residual, out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM, ACT, BEST)
 
 
 @triton.jit

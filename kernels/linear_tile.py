@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.dependent_launch import prefetch_lines
-from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.linear_epilogue import of_outputs, store_tile
 from octavo.kernels.quant_number import operand, scaled_by_bits
 
 
@@ -80,14 +80,8 @@ def tile_kernel(
     valid = (t < rows)[:, None] & (n < outs)[None, :]
     EVEN: tl.constexpr = SIZE % (BLOCK_K * SLICES) == 0
     TURNS: tl.constexpr = (SIZE + BLOCK_K * SLICES - 1) // (BLOCK_K * SLICES)
-    if BIAS:
-        bias = tl.load(bias_ptr + n, mask=n < outs, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + n, mask=n < outs, other=0.0)
-    if CODE > 0:
-        code_scale = scaled_by_bits(tl.load(scale_ptr + n, mask=n < outs, other=0.0), CODE)
-        if GATED:
-            up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + n, mask=n < outs, other=0.0), CODE)
+    bias = of_outputs(bias_ptr, n, n < outs, outs, GATED, BIAS)
+    code_scale = of_outputs(scale_ptr, n, n < outs, outs, GATED, CODE > 0)
     if EARLY:
         if FIRST > 0:
             PER_LINE: tl.constexpr = 64 if CODE == 0 else 128
@@ -98,8 +92,7 @@ def tile_kernel(
                 prefetch_lines(weight_ptr + up_offset + lines)
         gdc_wait()
         gdc_launch_dependents()
-    if RESIDUAL:
-        residual = tl.load(residual_ptr + out_at, mask=valid, other=0.0)
+    residual = (tl.load(residual_ptr + out_at, mask=valid, other=0.0),) if RESIDUAL else ()
     # rows that are not there are not asked for: many loads of one row would wait for one another
     here_rows = t < rows
     if SLICES > 1:
@@ -138,14 +131,13 @@ def tile_kernel(
         y = sums.T
         u = up_sums.T
     if CODE > 0:
-        y *= code_scale[None, :]
+        y *= scaled_by_bits(code_scale[0], CODE)[None, :]
         if GATED:
-            u *= up_code_scale[None, :]
+            u *= scaled_by_bits(code_scale[1], CODE)[None, :]
     store_tile(
-        y, u, squares_ptr, bias if BIAS else y, up_bias if BIAS and GATED else y, residual if RESIDUAL else y,
-        out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
+        y, u, squares_ptr, bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
-        SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
+        SIZE, BLOCK_T, BLOCK_N, PARTS, NEXT, ACT, BEST,
     )  # fmt: skip
 
 

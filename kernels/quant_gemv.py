@@ -17,8 +17,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.linear_epilogue import store_row
-from octavo.kernels.quant_number import nibble, pair, wide_pair
+from octavo.kernels.linear_epilogue import of_outputs
+from octavo.kernels.linear_lines import lines_of, store_lines, words_of
+from octavo.kernels.quant_number import nibble, pair, pairs_of
 
 
 @triton.jit(do_not_specialize=["outs"])
@@ -66,21 +67,14 @@ def quant_gemv_kernel(
     first = tl.program_id(0) * BLOCK_N
     word = tl.arange(0, WORDS)
     part = tl.arange(0, PARTS)
-    # Every row of the weight is a tensor of its own: so all of them have the layout of the activations they meet.
-    line = ()
-    for n in tl.static_range(LINES):
-        row = tl.minimum(first + n % BLOCK_N, outs - 1).to(tl.int64)
-        line += (row + outs if n >= BLOCK_N else row,)
+    line = lines_of(first, outs, BLOCK_N, LINES)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
     w, scale, zero = _weights(words_ptr, scale_ptr, zero_ptr, line, word, part, SIZE, GROUP, ZERO)
     if NORM > 0:
-        norm = _runs(norm_ptr, word, SIZE)
+        norm = pairs_of(norm_ptr, word, SIZE, 4)
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
-    if BIAS:
-        bias = tl.load(bias_ptr + out_col, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + out_col, mask=valid, other=0.0)
+    bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -92,9 +86,8 @@ def quant_gemv_kernel(
         for _ in tl.static_range(LINES):
             sums += (tl.zeros((PARTS,), tl.float32),)
         squares += (tl.zeros((WORDS,), tl.float32),)
-        x += _runs(x_ptr + t * (SIZE // 2), word, SIZE)
-        if RESIDUAL:
-            residual += (tl.load(residual_ptr + t * outs + out_col, mask=valid, other=0.0),)
+        x += pairs_of(x_ptr + t * (SIZE // 2), word, SIZE, 4)
+        residual += of_outputs(residual_ptr + t * outs, out_col, valid, outs, False, RESIDUAL)
     for begin in range(0, BLOCKS * 16, WORDS):
         this = w
         this_scale = scale
@@ -109,10 +102,10 @@ def quant_gemv_kernel(
                 words_ptr, scale_ptr, zero_ptr, line, ahead + word, ahead // 4 + part, SIZE, GROUP, ZERO
             )
             if NORM > 0:
-                norm = _runs(norm_ptr, ahead + word, SIZE)
+                norm = pairs_of(norm_ptr, ahead + word, SIZE, 4)
             x = ()
             for t in tl.static_range(ROWS):
-                x += _runs(x_ptr + t * (SIZE // 2), ahead + word, SIZE)
+                x += pairs_of(x_ptr + t * (SIZE // 2), ahead + word, SIZE, 4)
         new_sums = ()
         new_squares = ()
         for t in tl.static_range(ROWS):
@@ -122,10 +115,7 @@ def quant_gemv_kernel(
                 low, high = pair(these[t * 4 + q], BF16)
                 if NORM > 0:
                     square += low * low + high * high
-                    if NORM == 1:
-                        low_norm, high_norm = pair(this_norm[q], BF16)
-                    else:
-                        low_norm, high_norm = wide_pair(this_norm[q])
+                    low_norm, high_norm = pair(this_norm[q], BF16)
                     low *= low_norm
                     high *= high_norm
                 wide += (low, high)
@@ -160,33 +150,23 @@ def quant_gemv_kernel(
             new_squares += (square,)
         sums = new_sums
         squares = new_squares
-    for t in tl.static_range(ROWS):
-        y = summed(sums, t * LINES, BLOCK_N)
-        u = y
-        if GATED:
-            u = summed(sums, t * LINES + BLOCK_N, BLOCK_N)
-        store_row(
-            y, u, squares[t], bias if BIAS else y, up_bias if BIAS and GATED else y, residual[t] if RESIDUAL else y,
-            out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM > 0, BIAS, RESIDUAL, ACT, BEST,
-        )  # fmt: skip
+    store_lines(
+        sums, squares, (), bias, residual, out_ptr, ids_ptr, outs, eps, SIZE, ROWS, BLOCK_N, NORM > 0, ACT, BEST
+    )
 
 
 @triton.jit
 def _weights(
     words_ptr, scale_ptr, zero_ptr, line, word, part, SIZE: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr
 ):
-    """Of every row [words] codes, read once and not kept in the caches, and of every group of a block [parts] scales
-    and zero points or shifts."""
+    """Of every line [words] codes, and of every group of a block [parts] scales and zero points or shifts."""
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
     GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
     PER_BLOCK: tl.constexpr = 128 // GROUP if GROUP < 128 else 1
     PER_SCALE: tl.constexpr = GROUP // 128 if GROUP > 128 else 1  # blocks that share a scale
-    w = ()
+    w = words_of(words_ptr, line, word, BLOCKS * 16)
     scale = ()
     zero = ()
-    for n in tl.static_range(len(line)):
-        at = words_ptr + line[n] * (BLOCKS * 16) + word
-        w += (tl.load(at, mask=word < BLOCKS * 16, other=0, eviction_policy="evict_first"),)
     for n in tl.static_range(len(line)):
         for g in tl.static_range(PER_BLOCK):
             group = part // (4 * PER_SCALE) * PER_BLOCK + g
@@ -194,27 +174,3 @@ def _weights(
             if ZERO > 0:
                 zero += (tl.load(zero_ptr + line[n] * GROUPS + group, mask=group < GROUPS, other=0),)
     return w, scale, zero
-
-
-@triton.jit
-def _runs(pairs_ptr, word, SIZE: tl.constexpr):
-    """Four tensors [words] of pairs: the columns that the four codes of either half of a word belong to."""
-    found = ()
-    for q in tl.static_range(4):
-        at = word // 16 * 64 + q * 16 + word % 16
-        found += (tl.load(pairs_ptr + at, mask=at < SIZE // 2, other=0),)
-    return found
-
-
-@triton.jit
-def summed(sums, at: tl.constexpr, COUNT: tl.constexpr):
-    """[COUNT] sums of that many tensors from sums[at] on, COUNT being 2, 4 or 8."""
-    if COUNT == 2:
-        together = tl.join(sums[at], sums[at + 1])
-    elif COUNT == 4:
-        together = tl.join(tl.join(sums[at], sums[at + 2]), tl.join(sums[at + 1], sums[at + 3]))
-    else:
-        even = tl.join(tl.join(sums[at], sums[at + 4]), tl.join(sums[at + 2], sums[at + 6]))
-        odd = tl.join(tl.join(sums[at + 1], sums[at + 5]), tl.join(sums[at + 3], sums[at + 7]))
-        together = tl.join(even, odd)
-    return tl.sum(together.reshape(together.shape[0], COUNT), 0)

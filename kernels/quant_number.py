@@ -99,19 +99,28 @@ def _mask_or(instruction: tl.constexpr, w):
 
 @triton.jit
 def pair(bits, BF16: tl.constexpr):
-    """float32 of the two 16-bit floats in each 32-bit word, the lower one first."""
-    if BF16:
+    """float32 of the two numbers in each word, the lower one first: 16-bit floats in 32 bits, float32 in 64."""
+    if bits.dtype == tl.int64:
+        low = bits.to(tl.int32).to(tl.float32, bitcast=True)
+        return low, (bits >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    elif BF16:
         return (bits << 16).to(tl.float32, bitcast=True), (bits & -65536).to(tl.float32, bitcast=True)
-    low = bits.to(tl.int16).to(tl.float16, bitcast=True)
-    high = (bits >> 16).to(tl.int16).to(tl.float16, bitcast=True)
-    return low.to(tl.float32), high.to(tl.float32)
+    else:
+        low = bits.to(tl.int16).to(tl.float16, bitcast=True)
+        high = (bits >> 16).to(tl.int16).to(tl.float16, bitcast=True)
+        return low.to(tl.float32), high.to(tl.float32)
 
 
 @triton.jit
-def wide_pair(bits):
-    """The two float32 in each 64-bit word, the lower one first."""
-    low = bits.to(tl.int32).to(tl.float32, bitcast=True)
-    return low, (bits >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+def pairs_of(pairs_ptr, word, SIZE: tl.constexpr, BITS: tl.constexpr):
+    """Of the columns that the codes of 32-bit words of a row belong to, the pairs of neighbours: one tensor a code's
+    place in a 16-bit word. Pairs as in `pair`."""
+    PER_BLOCK: tl.constexpr = 4 * BITS  # words
+    found = ()
+    for q in tl.static_range(16 // BITS):
+        at = word // PER_BLOCK * 64 + q * PER_BLOCK + word % PER_BLOCK
+        found += (tl.load(pairs_ptr + at, mask=at < SIZE // 2, other=0),)
+    return found
 
 
 @triton.jit

@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.linear_epilogue import of_tile, store_tile
+from octavo.kernels.linear_slices import activations, along_columns, along_rows, outputs, slices
 from octavo.kernels.quant_number import four_bit_operand
 
 
@@ -74,19 +75,9 @@ def quant_tile_kernel(
     first = tl.program_id(0) * (BLOCK_N * TILES)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = tl.arange(0, BLOCK_N)
-    if SLICES > 1:
-        slice_ = tl.arange(0, SLICES)
-        piece = slice_[:, None, None]
-        group_piece = slice_[:, None]
-        place = t[None, :, None]
-        column = tl.arange(0, 32)[None, None, :]
-        none = tl.zeros((SLICES, BLOCK_N, BLOCK_T), tl.float32)
-    else:
-        piece = tl.zeros((1, 1), tl.int32)
-        group_piece = tl.zeros((1,), tl.int32)
-        place = t[:, None]
-        column = tl.arange(0, 32)[None, :]
-        none = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    piece, group_piece, none = slices(BLOCK_N, BLOCK_T, SLICES)
+    place = along_rows(t, SLICES)
+    column = along_columns(tl.arange(0, 32), SLICES)
     line = ()
     bias = ()
     sums = ()
@@ -108,14 +99,7 @@ def quant_tile_kernel(
         gdc_launch_dependents()
     residual = ()
     for i in tl.static_range(TILES):
-        if RESIDUAL:
-            here = first + i * BLOCK_N + n
-            residual += (
-                tl.load(
-                    residual_ptr + t[:, None] * outs + here[None, :],
-                    mask=(t < rows)[:, None] & (here < outs)[None, :], other=0.0,
-                ),
-            )  # fmt: skip
+        residual += of_tile(residual_ptr, t, first + i * BLOCK_N + n, rows, outs, RESIDUAL)
     for begin in tl.range(0, BLOCKS, SLICES, num_stages=STAGES):
         block = begin + piece
         in_words = block * 32 + column
@@ -127,7 +111,7 @@ def quant_tile_kernel(
         zero = ()
         ahead = begin + SLICES + group_piece
         for i in tl.static_range(LINES):
-            out = line[i][None, :, None] if SLICES > 1 else line[i][:, None]
+            out = along_rows(line[i], SLICES)
             w += (tl.load(words_ptr + out * WORDS + in_words, mask=there, other=0, eviction_policy="evict_first"),)
             # loads of so few bytes are not put into shared memory ahead: the next turn's are under way in registers
             scale += _of_groups(scale_ptr, line[i], ahead, SIZE, GROUP, SLICES)
@@ -140,8 +124,7 @@ def quant_tile_kernel(
                 parts_of += (none,)
             for q in tl.static_range(g * 4 // PER_BLOCK, (g + 1) * 4 // PER_BLOCK):
                 at = block * 128 + q * 32 + column
-                x = tl.load(x_ptr + place * SIZE + at, mask=(place < rows) & (at < SIZE), other=0.0)
-                x = x.permute(0, 2, 1) if SLICES > 1 else x.T
+                x = activations(x_ptr, at, place, rows, SIZE, SLICES)
                 if ZERO > 0:
                     # sums of the activations, where the products' sums are: in every row of a tile
                     total = tl.dot(tl.full(w[0].shape, 1.0, x.dtype), x, total, input_precision="ieee")
@@ -157,18 +140,14 @@ def quant_tile_kernel(
                 new_sums += (sums[i] + _scaled(parts_of[i], total, its_scale, its_zero, ZERO),)
             sums = new_sums
     for i in tl.static_range(TILES):
-        if SLICES > 1:
-            y = tl.sum(sums[i], 0).T
-            u = tl.sum(sums[i + TILES], 0).T if GATED else y
-        else:
-            y = sums[i].T
-            u = sums[i + TILES].T if GATED else y
+        y = outputs(sums[i], SLICES)
+        u = outputs(sums[i + TILES], SLICES) if GATED else y
+        its_bias = (bias[i], bias[i + LINES - TILES]) if BIAS else ()
+        its_residual = (residual[i],) if RESIDUAL else ()
         store_tile(
-            y, u, squares_ptr, bias[i] if BIAS else y, bias[i + TILES] if BIAS and GATED else y,
-            residual[i] if RESIDUAL else y,
-            out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
+            y, u, squares_ptr, its_bias, its_residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
             rows, outs, parts, eps, first + i * BLOCK_N, tl.program_id(0) * TILES + i, tl.num_programs(0) * TILES,
-            SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
+            SIZE, BLOCK_T, BLOCK_N, PARTS, NEXT, ACT, BEST,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.linear_epilogue import store_tile
+from octavo.kernels.linear_epilogue import of_outputs, store_tile
 from octavo.kernels.linear_split import summed_by_last
 from octavo.kernels.quant_number import eight_bit_operand, four_bit_operand, scaled_by_pair, scaled_operand
 
@@ -141,20 +141,15 @@ def quant_wide_tile_kernel(
         y *= tl.load(scale_ptr + n, mask=valid, other=0.0).to(tl.float32)[None, :]
         if GATED:
             u *= tl.load(scale_ptr + outs + n, mask=valid, other=0.0).to(tl.float32)[None, :]
-    bias = y
-    up_bias = y
-    residual = y
-    if BIAS:
-        bias = tl.load(bias_ptr + n, mask=valid, other=0.0)
-        if GATED:
-            up_bias = tl.load(bias_ptr + outs + n, mask=valid, other=0.0)
+    bias = of_outputs(bias_ptr, n, valid, outs, GATED, BIAS)
+    residual = ()
     if RESIDUAL:
         residual_at = residual_ptr + t[:, None] * outs + n[None, :]
-        residual = tl.load(residual_at, mask=(t < rows)[:, None] & valid[None, :], other=0.0)
+        residual = (tl.load(residual_at, mask=(t < rows)[:, None] & valid[None, :], other=0.0),)
     store_tile(
-        y, u, squares_ptr, bias, up_bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
+        y, u, squares_ptr, bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
-        SIZE, BLOCK_T, BLOCK_N, PARTS, BIAS, RESIDUAL, NEXT, ACT, BEST,
+        SIZE, BLOCK_T, BLOCK_N, PARTS, NEXT, ACT, BEST,
     )  # fmt: skip
 
 
