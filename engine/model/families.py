@@ -143,10 +143,10 @@ def plan_weights(spec: ModelSpec, tensors: Mapping[str, TensorHeader]) -> Weight
             source = Source(name, ("embed.weight",))  # of two tensors that share memory some writers keep this one
         _check_shape(shapes, source, header)
         if header.dtype in WHOLE_NUMBERS:
-            raise _error(f"It is stored as {header.dtype}, in whole numbers without a scale", name, header.file)
+            raise _error(f"it is stored as {header.dtype}, in whole numbers without a scale", name, header.file)
         for place in _places(shapes, source):
             if place in filled:
-                raise _error(f"It holds what {filled[place]} holds already", name, header.file)
+                raise _error(f"it holds what {filled[place]} holds already", name, header.file)
             filled[place] = name
         sources[name] = source
     _check_complete(spec, shapes, filled, tensors)
@@ -187,10 +187,10 @@ def _check_shape(shapes: Mapping[str, tuple[int, ...]], source: Source, header: 
     for part in source.parts:
         shape = shapes.get(part)
         if shape is None:
-            raise _error("The config says that the model has no such weight", source.name, header.file)
+            raise _error("the config says that the model has no such weight", source.name, header.file)
         if source.expert is not None:
             if len(shape) != 3 or source.expert >= shape[0]:
-                raise _error("The config says that the model has no such expert", source.name, header.file)
+                raise _error("the config says that the model has no such expert", source.name, header.file)
             shape = shape[1:]
         wanted.append(shape)
     rows = sum(shape[-2] if len(shape) > 1 else shape[0] for shape in wanted)
@@ -198,7 +198,7 @@ def _check_shape(shapes: Mapping[str, tuple[int, ...]], source: Source, header: 
     expected = (*first[:-2], rows, first[-1]) if len(first) > 1 else (rows,)
     if tuple(header.shape) != expected:
         raise _error(
-            f"Its shape is {_times(header.shape)} where the config means {_times(expected)}", source.name, header.file
+            f"its shape is {_times(header.shape)} where the config means {_times(expected)}", source.name, header.file
         )
 
 
@@ -248,12 +248,12 @@ def _usual_name(spec: ModelSpec, part: str, expert: int | None = None) -> str:
 
 
 def _unknown(spec: ModelSpec, name: str, header: TensorHeader) -> CheckpointError:
-    return _error(f"No {spec.family} model has such a tensor", name, header.file)
+    return _error(f"no {spec.family} model has such a tensor", name, header.file)
 
 
 def _error(reason: str, tensor: str, file: Path) -> CheckpointError:
     return CheckpointError(
-        f"The tensor {tensor} in {file.name} does not fit: {reason[0].lower()}{reason[1:]}.",
+        f"The tensor {tensor} in {file.name} does not fit: {reason}.",
         file=str(file),
         tensor=tensor,
         remedy="The file and its config.json do not belong together, or the model is of a kind not supported here: "

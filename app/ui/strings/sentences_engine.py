@@ -306,7 +306,13 @@ ZH_CN: dict[str, str] = {
     "The checkpoint is incomplete or its config.json belongs to another model; fetch it again.": (
         "模型不完整，或 config.json 属于别的模型；请重新获取。"
     ),
-    "The tensor {name} in {file} does not fit: {what}{more}.": "{file} 里的张量 {name} 不符：{what}{more}。",
+    "The tensor {name} in {file} does not fit: {what}.": "{file} 里的张量 {name} 不符：{what}。",
+    "it is stored as {type}, in whole numbers without a scale": "以 {type} 保存，是没有缩放系数的整数",
+    "it holds what {name} holds already": "它的内容 {name} 里已经有了",
+    "the config says that the model has no such weight": "按照配置，模型没有这个权重",
+    "the config says that the model has no such expert": "按照配置，模型没有这个专家",
+    "its shape is {shape} where the config means {expected}": "它的形状是 {shape}，而配置要求 {expected}",
+    "no {family} model has such a tensor": "{family} 模型都没有这样的张量",
     "The file and its config.json do not belong together, or the model is of a kind not supported here: fetch it "
     "again, or choose another.": "文件与它的 config.json 不是一起的，或不支持这种模型：请重新获取，或选择别的模型。",
     "The architecture {name} attends in a way that Octavo's attention does not reproduce (relative error {error} on a "
@@ -317,6 +323,39 @@ ZH_CN: dict[str, str] = {
     ),
     "The architecture {name} is not supported. {why}": "不支持架构 {name}。{why}",
     "The architecture {name} is not supported.": "不支持架构 {name}。",
+    "The architecture {name} needs transformers {wanted} or newer; {found} is installed.": (
+        "架构 {name} 需要 transformers {wanted} 或更新版本；现在安装的是 {found}。"
+    ),
+    "The architecture {name} comes with code of its own, which Octavo never runs.": (
+        "架构 {name} 自带代码，而 Octavo 从不运行这些代码。"
+    ),
+    "The installed transformers {version} does not know the architecture {name}.": (
+        "安装的 transformers {version} 不认识架构 {name}。"
+    ),
+    "The architecture {name} has an encoder; Octavo runs decoder-only models.": (
+        "架构 {name} 带有编码器；Octavo 只运行纯解码器模型。"
+    ),
+    "transformers has no causal language model of the architecture {name}.": (
+        "transformers 没有架构 {name} 的因果语言模型。"
+    ),
+    "The checkpoint is a {found}; of this architecture Octavo runs {name}.": (
+        "这个模型是 {found}；这种架构中 Octavo 能运行的是 {name}。"
+    ),
+    "The checkpoint is quantized by {method}, which is not supported for the architecture {name}.": (
+        "模型由 {method} 量化，架构 {name} 不支持这种方式。"
+    ),
+    "The architecture {name} keeps a recurrent state, which cannot be kept in pages.": (
+        "架构 {name} 带有循环状态，不能放在分页里。"
+    ),
+    "The architecture {name} biases attention by distance (ALiBi), which is not supported.": (
+        "架构 {name} 按距离给注意力加偏置（ALiBi），不受支持。"
+    ),
+    "The architecture {name} does not let another program compute its attention in transformers.": (
+        "在 transformers 里，架构 {name} 不允许由别的程序计算注意力。"
+    ),
+    "The architecture {name} has layers of the kind {kind}, which cannot be kept in pages.": (
+        "架构 {name} 有 {kind} 类型的层，不能放在分页里。"
+    ),
     "The architecture {name} cannot be run over a paged cache: {reason}.": "架构 {name} 不能用分页缓存运行：{reason}。",
     "Layer {n} of the architecture {name} has no such attention.": "架构 {name} 的第 {n} 层没有这样的注意力。",
     "Layer {n} of the architecture {name} does not tell its window to the attention.": (
@@ -344,6 +383,9 @@ ZH_CN: dict[str, str] = {
         "{file} 的张量 {tensor} 的形状是 {shape}，而配置要求 {expected}。"
     ),
     "The config's rope_type {name} has a {what}.": "配置的 rope_type {name} 有误（{what}）。",
+    "{key} of {value}; more than 1 is needed": "{key} 是 {value}，应大于 1",
+    "{key} of {value}; at least 1 is needed": "{key} 是 {value}，至少应为 1",
+    "{key} of {value}; more than the low_freq_factor is needed": "{key} 是 {value}，应大于 low_freq_factor",
     "The config's {key} of rope_type {name} is {value}; a number above zero is needed.": (
         "配置中 rope_type {name} 的 {key} 是 {value}；应为大于零的数。"
     ),

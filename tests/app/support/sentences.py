@@ -15,6 +15,7 @@ NOT_ON_THE_PAGE = (
     *("app/guards.py", "app/ui/door.py", "engine/bench", "engine/text/messages.py", "engine/quant/calibrate"),
     *("app/quantize", "engine/load/write"),
 )
+REFUSALS = ("why_not_foreign",)  # functions that return the reason for an error
 OF_A_FILE = ("_error", "_fail")  # helpers that make a CheckpointError of a file
 _PLACE = re.compile(r"\{[^{}]*\}")
 
@@ -73,7 +74,7 @@ def _spoken(node: ast.AST, errors: set[str], *, in_panels: bool) -> Iterator[ast
             is_init = isinstance(inner, ast.Call) and _name(inner.func) == "__init__"
             if isinstance(inner, ast.Call) and is_init:
                 yield from _of_error(inner)
-    if isinstance(node, ast.FunctionDef) and "notice" in node.name:
+    if isinstance(node, ast.FunctionDef) and ("notice" in node.name or node.name in REFUSALS):
         yield from (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return) and inner.value)
     if isinstance(node, ast.Assign) and any("notice" in _name(target) for target in node.targets):
         yield node.value
