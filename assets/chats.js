@@ -140,6 +140,11 @@ export class ChatList {
     }
   }
 
+  /** What was looked for without a connection, or was not answered any more, is asked for now. */
+  connectionBack() {
+    if (this.wanted && this.found?.text !== this.wanted) this.actions.search(this.wanted);
+  }
+
   /** The server's answer to a search. */
   searched(message) {
     if (message.text !== this.wanted) return;

@@ -30,7 +30,7 @@ export class Chatting {
       keep: (chat) => say({ k: "keep", chat }),
       export: exportChats,
       import: () => this.import(),
-      search: (text) => say({ k: "search", text }),
+      search: (text) => this.page.say({ k: "search", text }), // without a connection: asked when it is there
     };
   }
 

@@ -150,6 +150,7 @@ class Page {
     wake();
     this.header.connected(true);
     this.ask();
+    this.list.connectionBack();
     this.composer.connectionBack();
   }
 

@@ -8,7 +8,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from driving import answer, send, until, wait_for_end, wait_until
+from driving import answer, row_of, send, until, wait_for_end, wait_until
+
+from octavo.app.chat.store import ChatStore
 
 Page = Any  # playwright's; it need not be installed to collect these tests
 
@@ -104,6 +106,24 @@ def test_what_was_changed_meanwhile_is_not_sent(home: Page) -> None:
     home.wait_for_timeout(300)
     assert home.get_by_role("textbox", name="Message").input_value() == "echo second thought"
     assert home.locator("article.user").count() == 0
+
+
+def test_what_was_looked_for_before_there_was_a_connection_is_found_with_it(server: Any, open_context: Any) -> None:
+    store = ChatStore(server.folder / "chats.sqlite3")
+    chat = store.create_chat()
+    store.add_message(chat.id, "user", "Where is the ferrywoman?")
+    store.close()
+    context = open_context(server).context
+    context.add_init_script(DOWN)
+    context.add_init_script("window.down = true")
+    page = context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body.octavo-ready")
+    page.get_by_role("searchbox").fill("ferrywoman")
+    page.wait_for_timeout(300)  # it is asked for a moment after the last key
+    assert page.locator(".toast").count() == 0
+    come_back(page)
+    row_of(page, chat.id).locator(".more mark", has_text="ferrywoman").wait_for()
 
 
 def test_what_was_under_way_when_the_connection_broke_is_sent_again_and_taken_once(home: Page) -> None:
