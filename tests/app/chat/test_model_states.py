@@ -180,12 +180,18 @@ def test_a_model_that_rests_is_woken_by_the_next_message(tmp_path: Path) -> None
 
 def test_a_model_in_use_does_not_rest(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, FakeEngine(lambda _: "word " * 60, token_s=0.001)) as (service, _):
+        async with serving(tmp_path) as (service, engine):
+            engine.hold()
             chat = service.create_chat()
             await service.send(chat.id, "go")
-            watching = asyncio.create_task(rest_when_idle(service.host, lambda: 0.1, check_every_s=0.01))
-            assert (await ended(service, chat.id)).status == "complete"
+            while engine.is_idle:
+                await asyncio.sleep(0.005)
+            watching = asyncio.create_task(rest_when_idle(service.host, lambda: 0.01, check_every_s=0.01))
+            await asyncio.sleep(0.2)
+            assert service.host.state == "ready"
             watching.cancel()
+            engine.release()
+            assert (await ended(service, chat.id)).status == "complete"
             never = asyncio.create_task(rest_when_idle(service.host, lambda: 0, check_every_s=0.01))
             await asyncio.sleep(0.2)
             assert service.host.state == "ready"
