@@ -35,14 +35,16 @@ HEAVY = (
 def test_help_and_version_answer_at_once(argument: str) -> None:
     code = f"import sys; from octavo.app.cli import main; main([{argument!r}])\n"
     code += f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    before = os.times()
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    after = os.times()
-    assert "octavo" in result.stdout.lower()
-    assert result.stderr.strip() == "[]"
+    used = []
+    for _ in range(3):  # the first time its modules may have to be compiled
+        before = os.times()
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        after = os.times()
+        assert "octavo" in result.stdout.lower()
+        assert result.stderr.strip() == "[]"
+        used.append(after.children_user + after.children_system - before.children_user - before.children_system)
     if sys.platform != "win32":  # there the system does not count the time of children
-        used = after.children_user + after.children_system - before.children_user - before.children_system
-        assert used < 0.6
+        assert min(used) < 0.6  # seconds of the processor's time, however busy it is otherwise
 
 
 def test_every_command_is_in_the_help(octavo: Octavo) -> None:
