@@ -65,7 +65,10 @@ def gemv_kernel(
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
     bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
-    code_scale = of_outputs(scale_ptr, out_col, valid, outs, GATED, CODE > 0)
+    if CODE > 0:
+        code_scale = scaled_by_bits(tl.load(scale_ptr + out_col, mask=valid, other=0.0), CODE)
+        if GATED:
+            up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0), CODE)
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -122,9 +125,9 @@ def gemv_kernel(
         if GATED:
             u = tl.sum(up_sums[t], 1)
         if CODE > 0:
-            y *= scaled_by_bits(code_scale[0], CODE)
+            y *= code_scale
             if GATED:
-                u *= scaled_by_bits(code_scale[1], CODE)
+                u *= up_code_scale
         store_row(y, u, squares[t], bias, residual, out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM, ACT, BEST)
 
 

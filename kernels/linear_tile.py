@@ -81,7 +81,10 @@ def tile_kernel(
     EVEN: tl.constexpr = SIZE % (BLOCK_K * SLICES) == 0
     TURNS: tl.constexpr = (SIZE + BLOCK_K * SLICES - 1) // (BLOCK_K * SLICES)
     bias = of_outputs(bias_ptr, n, n < outs, outs, GATED, BIAS)
-    code_scale = of_outputs(scale_ptr, n, n < outs, outs, GATED, CODE > 0)
+    if CODE > 0:
+        code_scale = scaled_by_bits(tl.load(scale_ptr + n, mask=n < outs, other=0.0), CODE)
+        if GATED:
+            up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + n, mask=n < outs, other=0.0), CODE)
     if EARLY:
         if FIRST > 0:
             PER_LINE: tl.constexpr = 64 if CODE == 0 else 128
@@ -131,9 +134,9 @@ def tile_kernel(
         y = sums.T
         u = up_sums.T
     if CODE > 0:
-        y *= scaled_by_bits(code_scale[0], CODE)[None, :]
+        y *= code_scale[None, :]
         if GATED:
-            u *= scaled_by_bits(code_scale[1], CODE)[None, :]
+            u *= up_code_scale[None, :]
     store_tile(
         y, u, squares_ptr, bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
