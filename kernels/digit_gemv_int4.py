@@ -20,8 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.digit_number import digits_of_pairs, dot_of_bytes, nibbles, whole_sum
 from octavo.kernels.linear_epilogue import of_outputs, store_block
-from octavo.kernels.linear_lines import summed
-from octavo.kernels.quant_number import pairs_of
+from octavo.kernels.linear_lines import pairs_of, summed
 
 
 @triton.jit(do_not_specialize=["outs", "blocks"])

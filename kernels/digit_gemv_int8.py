@@ -18,8 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.digit_number import digits_of_pairs, dot_of_bytes, whole_sum
 from octavo.kernels.linear_epilogue import of_outputs
-from octavo.kernels.linear_lines import lines_of, store_lines
-from octavo.kernels.quant_number import pairs_of
+from octavo.kernels.linear_lines import lines_of, pairs_of, store_lines, zeros_of
 
 
 @triton.jit(do_not_specialize=["outs"])
@@ -70,9 +69,7 @@ def digit_gemv_int8_kernel(
     x = pairs_of(x_ptr, word, SIZE, 8)
     residual = of_outputs(residual_ptr, out_col, valid, outs, False, RESIDUAL)
     none = tl.zeros((PARTS, 4), tl.int32)
-    sums = ()
-    for _ in tl.static_range(LINES):
-        sums += (tl.zeros((PARTS,), tl.float32),)
+    sums = zeros_of(LINES, PARTS)
     square = tl.zeros((PARTS, 4), tl.float32)
     for begin in range(0, ROW, PARTS * 4):
         this = w

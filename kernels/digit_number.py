@@ -104,8 +104,8 @@ def nibbles(w, ASM: tl.constexpr):
 
 @triton.jit
 def digits_of_pairs(pairs, norm, square, BITS: tl.constexpr, NORM: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr):
-    """Of `pairs_of` activations [parts, 4]: their squares added to `square`, then, times those of a norm if NORM, their
-    upper and lower digits as bytes in the order of the codes, and each part's step [parts]."""
+    """Of activations [parts, 4] in pairs (linear_lines.pairs_of): their squares added to `square`, then, times those of
+    a norm if NORM, their upper and lower digits as bytes in the order of the codes, and each part's step [parts]."""
     RUNS: tl.constexpr = 16 // BITS
     lows = ()
     highs = ()

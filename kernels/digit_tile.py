@@ -130,10 +130,9 @@ def digit_tile_kernel(
             prefetch_lines(codes_ptr + row[:, None] * ROW + tl.minimum(ahead, ROW - 1)[None, :])
         gdc_wait()
         gdc_launch_dependents()
-    residual = ()
-    if RESIDUAL:
-        residual_at = residual_ptr + t[:, None] * outs + n[None, :]
-        residual = (tl.load(residual_at, mask=(t < rows)[:, None] & (n < outs)[None, :], other=0.0),)
+    residual_at = residual_ptr + t[:, None] * outs + n[None, :]
+    inside = (t < rows)[:, None] & (n < outs)[None, :]
+    residual = (tl.load(residual_at, mask=inside, other=0.0),) if RESIDUAL else ()
     pair_ptr = scale_ptr.to(tl.pointer_type(tl.int32), bitcast=True) if PAIRED else scale_ptr
     for turn in tl.range(begin, end, num_stages=STAGES):
         if PAIRED:

@@ -21,7 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.half_number import add_products, halves, power_of, weighed_pair
 from octavo.kernels.linear_epilogue import of_outputs
-from octavo.kernels.linear_lines import four_of, lines_of, store_lines, words_of
+from octavo.kernels.linear_lines import four_of, lines_of, store_lines, words_of, zeros_of
 from octavo.kernels.quant_number import half_of_e4m3, pair
 
 
@@ -73,14 +73,11 @@ def float8_gemv_kernel(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    sums = ()
-    squares = ()
+    sums = zeros_of(ROWS * LINES, THREADS)
+    squares = zeros_of(ROWS, THREADS)
     x = ()
     residual = ()
     for t in tl.static_range(ROWS):
-        for _ in tl.static_range(LINES):
-            sums += (tl.zeros((THREADS,), tl.float32),)
-        squares += (tl.zeros((THREADS,), tl.float32),)
         x += _runs(x_ptr + t * (SIZE // 2), word, SIZE, False)
         residual += of_outputs(residual_ptr + t * outs, out_col, valid, outs, False, RESIDUAL)
     for begin in range(0, WORDS, THREADS * 4):

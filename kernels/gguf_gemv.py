@@ -38,7 +38,7 @@ from octavo.kernels.gguf_number import (
 )
 from octavo.kernels.half_number import add_products, halves, power_of, sum_of_halves, weighed_pair
 from octavo.kernels.linear_epilogue import of_outputs
-from octavo.kernels.linear_lines import four_of, lines_of, store_lines
+from octavo.kernels.linear_lines import four_of, lines_of, store_lines, zeros_of
 from octavo.kernels.quant_number import pair
 
 
@@ -93,14 +93,11 @@ def gguf_gemv_kernel(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    sums = ()
-    squares = ()
+    sums = zeros_of(ROWS * LINES, THREADS)
+    squares = zeros_of(ROWS, THREADS)
     x = ()
     residual = ()
     for t in tl.static_range(ROWS):
-        for _ in tl.static_range(LINES):
-            sums += (tl.zeros((THREADS,), tl.float32),)
-        squares += (tl.zeros((THREADS,), tl.float32),)
         x += _runs(x_ptr + t * (SIZE // 2), word, SIZE, KIND, False)
         residual += of_outputs(residual_ptr + t * outs, out_col, valid, outs, False, RESIDUAL)
     for begin in range(0, ALL, THREADS):

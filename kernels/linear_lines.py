@@ -37,12 +37,33 @@ def words_of(words_ptr, line, word, ROW: tl.constexpr):
 
 
 @triton.jit
+def pairs_of(pairs_ptr, word, SIZE: tl.constexpr, BITS: tl.constexpr):
+    """Of the columns that the codes of 32-bit words of a row belong to, the pairs of neighbours: one tensor a code's
+    place in a 16-bit word. Pairs as in quant_number.pair."""
+    PER_BLOCK: tl.constexpr = 4 * BITS  # words
+    found = ()
+    for q in tl.static_range(16 // BITS):
+        at = word // PER_BLOCK * 64 + q * PER_BLOCK + word % PER_BLOCK
+        found += (tl.load(pairs_ptr + at, mask=at < SIZE // 2, other=0),)
+    return found
+
+
+@triton.jit
 def four_of(w):
     """[4 threads] words, four neighbours a thread, as four tensors [threads]."""
     even, odd = tl.split(w.reshape(w.shape[0] // 4, 2, 2))
     first, third = tl.split(even)
     second, fourth = tl.split(odd)
     return first, second, third, fourth
+
+
+@triton.jit
+def zeros_of(COUNT: tl.constexpr, SIZE: tl.constexpr):
+    """COUNT float32 tensors [SIZE] of zeros."""
+    found = ()
+    for _ in tl.static_range(COUNT):
+        found += (tl.zeros((SIZE,), tl.float32),)
+    return found
 
 
 @triton.jit

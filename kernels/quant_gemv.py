@@ -18,8 +18,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.linear_epilogue import of_outputs
-from octavo.kernels.linear_lines import lines_of, store_lines, words_of
-from octavo.kernels.quant_number import nibble, pair, pairs_of
+from octavo.kernels.linear_lines import lines_of, pairs_of, store_lines, words_of, zeros_of
+from octavo.kernels.quant_number import nibble, pair
 
 
 @triton.jit(do_not_specialize=["outs"])
@@ -78,14 +78,11 @@ def quant_gemv_kernel(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    sums = ()
-    squares = ()
+    sums = zeros_of(ROWS * LINES, PARTS)
+    squares = zeros_of(ROWS, WORDS)
     x = ()
     residual = ()
     for t in tl.static_range(ROWS):
-        for _ in tl.static_range(LINES):
-            sums += (tl.zeros((PARTS,), tl.float32),)
-        squares += (tl.zeros((WORDS,), tl.float32),)
         x += pairs_of(x_ptr + t * (SIZE // 2), word, SIZE, 4)
         residual += of_outputs(residual_ptr + t * outs, out_col, valid, outs, False, RESIDUAL)
     for begin in range(0, BLOCKS * 16, WORDS):

@@ -112,18 +112,6 @@ def pair(bits, BF16: tl.constexpr):
 
 
 @triton.jit
-def pairs_of(pairs_ptr, word, SIZE: tl.constexpr, BITS: tl.constexpr):
-    """Of the columns that the codes of 32-bit words of a row belong to, the pairs of neighbours: one tensor a code's
-    place in a 16-bit word. Pairs as in `pair`."""
-    PER_BLOCK: tl.constexpr = 4 * BITS  # words
-    found = ()
-    for q in tl.static_range(16 // BITS):
-        at = word // PER_BLOCK * 64 + q * PER_BLOCK + word % PER_BLOCK
-        found += (tl.load(pairs_ptr + at, mask=at < SIZE // 2, other=0),)
-    return found
-
-
-@triton.jit
 def four_bit_operand(
     w, q: tl.constexpr, less: tl.constexpr, dtype: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr
 ):
@@ -224,9 +212,11 @@ _ADD_BFLOAT16: tl.constexpr = tl.constexpr(" .reg .b32 a; mov.b32 a, 0x3f803f80;
 
 @triton.jit
 def two_bfloat16(instructions: tl.constexpr, w):
+    """bfloat16 of 16-bit entries by instructions that make two in $0 of the two in $1."""
     return tl.inline_asm_elementwise(instructions, "=r,r", [w], dtype=tl.bfloat16, is_pure=True, pack=2)
 
 
 @triton.jit
 def two_float16(instructions: tl.constexpr, w):
+    """The same of float16."""
     return tl.inline_asm_elementwise(instructions, "=r,r", [w], dtype=tl.float16, is_pure=True, pack=2)

@@ -142,10 +142,8 @@ def quant_wide_tile_kernel(
         if GATED:
             u *= tl.load(scale_ptr + outs + n, mask=valid, other=0.0).to(tl.float32)[None, :]
     bias = of_outputs(bias_ptr, n, valid, outs, GATED, BIAS)
-    residual = ()
-    if RESIDUAL:
-        residual_at = residual_ptr + t[:, None] * outs + n[None, :]
-        residual = (tl.load(residual_at, mask=(t < rows)[:, None] & valid[None, :], other=0.0),)
+    residual_at = residual_ptr + t[:, None] * outs + n[None, :]
+    residual = (tl.load(residual_at, mask=(t < rows)[:, None] & valid[None, :], other=0.0),) if RESIDUAL else ()
     store_tile(
         y, u, squares_ptr, bias, residual, out_ptr, ids_ptr, next_norm_ptr, next_x_ptr, next_squares_ptr,
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
