@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo.kernels.rope import weighted
+from octavo.kernels.rms_norm import weighted
 
 
 @dataclass(frozen=True, slots=True)

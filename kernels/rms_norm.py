@@ -95,6 +95,8 @@ def _rms_norm_kernel(
     RESIDUAL: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
 ):
+    """Grid (blocks of ROWS rows): x row r is at r // inner * outer_stride + r % inner * inner_stride; out and the
+    residual, which becomes the sum, are dense [rows, SIZE]."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, BLOCK)
     mask = (row < rows)[:, None] & (col < SIZE)[None, :]
@@ -110,3 +112,12 @@ def _rms_norm_kernel(
     if ROUND_FIRST:
         normed = normed.to(x.dtype).to(tl.float32)
     tl.store(out_ptr + dense, (normed * weight[None, :]).to(x.dtype), mask=mask)
+
+
+@triton.jit
+def weighted(normed, weight, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
+    """The norm's weight applied to float32 numbers, rounded to the activation's type as a norm of its own would, for
+    what goes on with them in float32."""
+    if ROUND_FIRST:
+        normed = normed.to(dtype).to(tl.float32)
+    return (normed * weight.to(tl.float32)).to(dtype).to(tl.float32)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from octavo.kernels.kv_codes import codes_of, decode, rounded, scale_of
 from octavo.kernels.kv_format import KVScales, kernel_planes, quantize
-from octavo.kernels.rms_norm import rms_norm_reference
+from octavo.kernels.rms_norm import rms_norm_reference, weighted
 
 TILE_ELEMENTS = 2048  # channels a program handles, about
 
@@ -93,8 +93,8 @@ def rope_write(
     """As `rope_write_reference`, in one launch; returns `out`, a dense [T, Hq, D].
 
     q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, Dv] may be views with a dense last axis; cos_sin is float32
-    [positions, rot_dim]; the norm weights [D] come together or not at all. `keep` leaves in k and v what the slots
-    hold: rotated keys, and of 8-bit codes the numbers they stand for.
+    [positions, rot_dim]; the norm weights [D] come together or not at all (else ValueError). `keep` leaves in k and v
+    what the slots hold: rotated keys, and of 8-bit codes the numbers they stand for.
     """
     if (q_weight is None) != (k_weight is None):
         raise ValueError("the norms of q and k come together")
@@ -225,6 +225,8 @@ def _rope_write_kernel(
     KEEP: tl.constexpr,
     KV: tl.constexpr,
 ):
+    """Grid and shapes as at the top of the file and in `rope_write`. HALF channels of a head meet as many more; REST
+    lie beyond both. KEEP: what is stored is written over k and v too. KV: the number format of pages of codes, or 0."""
     Q_BLOCKS: tl.constexpr = (Q_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     KV_BLOCKS: tl.constexpr = (KV_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     token = tl.program_id(0).to(tl.int64)
@@ -286,6 +288,7 @@ def _write_kv_kernel(
     BLOCK_DIM: tl.constexpr,
     KV: tl.constexpr,
 ):
+    """Grid (tokens, blocks of BLOCK_HEADS heads of k, then of v); shapes as in `write_kv`, KV as above."""
     KV_BLOCKS: tl.constexpr = (KV_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
@@ -389,14 +392,6 @@ def _rotate_heads(
         tl.store(copy[:, None] + HALF + col[None, :], b, mask=mask)
         if REST > 0:
             tl.store(copy[:, None] + 2 * HALF + rest_col[None, :], rest, mask=rest_mask)
-
-
-@triton.jit
-def weighted(normed, weight, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
-    """The norm's weight applied, rounded to the activation's type as a norm of its own would."""
-    if ROUND_FIRST:
-        normed = normed.to(dtype).to(tl.float32)
-    return (normed * weight.to(tl.float32)).to(dtype).to(tl.float32)
 
 
 @triton.jit

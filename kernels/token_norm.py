@@ -16,7 +16,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.dependent_launch import launches_early
-from octavo.kernels.rms_norm import rms_norm_reference
+from octavo.kernels.rms_norm import rms_norm_reference, weighted
 from octavo.kernels.token_codes import LARGEST, round_tokens_reference, store_codes
 
 
@@ -66,6 +66,7 @@ def _norm_kernel(
     ROUND_FIRST: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    """Grid (tokens): x and the residual, which becomes the sum, [T, SIZE]; codes [T, SIZE] and float32 scales [T]."""
     token = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     inside = col < SIZE
@@ -80,7 +81,5 @@ def _norm_kernel(
         tl.store(residual_ptr + at, x, mask=inside)
     wide = x.to(tl.float32)
     normed = wide * tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
-    if ROUND_FIRST:
-        normed = normed.to(x.dtype).to(tl.float32)
-    normed = (normed * weight).to(x.dtype).to(tl.float32)
+    normed = weighted(normed, weight, x.dtype, ROUND_FIRST)
     store_codes(normed, codes_ptr + at, scales_ptr + token, inside, LARGEST)
