@@ -64,6 +64,7 @@ def gated(gate_up: Tensor, act: str) -> Tensor:
 
 @triton.jit
 def _gated_kernel(gate_up_ptr, out_ptr, stride, SIZE: tl.constexpr, BLOCK: tl.constexpr, ACT: tl.constexpr):
+    """Grid (tokens, blocks of BLOCK columns): gate_up [T, 2 SIZE] with rows `stride` apart; out [T, SIZE] dense."""
     token = tl.program_id(0).to(tl.int64)
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = col < SIZE

@@ -148,6 +148,7 @@ def _spread_kernel(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """One program over all `size` = B * PLACES places, at most BLOCK; shapes as in CheckRows and Places."""
     index = tl.arange(0, BLOCK)
     inside = index < size
     of, place = index // PLACES, index % PLACES
@@ -188,6 +189,7 @@ def _settle_kernel(
     STOPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """One program over all `size` rows, at most BLOCK, each of which walks its PLACES until one is uncertain."""
     row = tl.arange(0, BLOCK)
     inside = row < size
     turn = tl.load(turn_ptr)

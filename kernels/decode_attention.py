@@ -188,8 +188,8 @@ def decode_attention(
 ) -> None:
     """Fills out[:rows] (and the natural-log lse[:rows]) for the rows of `work`, whose tokens are q[:rows].
 
-    With `new` (if and only if the work was made so) q is not rotated, and the newest keys and values are stored at
-    their slots. out and lse are dense. `scales` come with pages of 8-bit codes, and are written with them.
+    With `new` (if and only if the work was made so, else ValueError) q is not rotated, and the newest keys and values
+    are stored at their slots. out and lse are dense. `scales` come with pages of 8-bit codes, and are written too.
     """
     if (new is not None) != work.new:
         raise ValueError("the schedule was made for the other way of getting the newest keys")

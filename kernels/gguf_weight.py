@@ -61,6 +61,7 @@ class BlockWeight(CodedWeight):
 
     @property
     def kind(self) -> BlockKind:
+        """What its format fixes: groups, units, planes."""
         return KINDS[self.code]
 
     @property
@@ -71,6 +72,7 @@ class BlockWeight(CodedWeight):
 
     @property
     def nbytes(self) -> int:
+        """What a product has to read."""
         return sum(plane.numel() * plane.element_size() for plane in self.planes.values())
 
     def plain(self, dtype: torch.dtype = torch.float32) -> Tensor:

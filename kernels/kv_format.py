@@ -94,6 +94,7 @@ class KernelPlanes:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """In the order in which kernels take them."""
         return self.k, self.v, self.k_scale, self.v_scale
 
     @property

@@ -38,6 +38,7 @@ class AttentionShape:
 
     @property
     def group(self) -> int:
+        """Query heads that share a KV head."""
         return self.q_heads // self.kv_heads
 
 

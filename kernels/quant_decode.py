@@ -51,6 +51,8 @@ def _decode_kernel(
     CODE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Grid (rows of the weight, blocks of BLOCK columns): the planes of a CodedWeight as they are; out [rows, SIZE].
+    OFFSET and ZERO as in quant_gemv.py, CODE as in quant_number.py, 0 being int4."""
     row = tl.program_id(0).to(tl.int64)
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = col < SIZE

@@ -40,6 +40,7 @@ class CodedWeight:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(outs, size), as of a plain weight."""
         return self.codes.shape[0], self.size
 
     @property

@@ -124,6 +124,7 @@ def _prepare_kernel(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """One program over all `size` rows, at most BLOCK; shapes as in `prepare_reference`."""
     place = tl.arange(0, BLOCK)
     inside = place < size
     position = tl.load(positions_ptr + place, mask=inside, other=0)
@@ -152,6 +153,7 @@ def _advance_kernel(
     STOPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """One program over all `size` rows, at most BLOCK; shapes as in `advance_reference`."""
     place = tl.arange(0, BLOCK)
     inside = place < size
     turn = tl.load(turn_ptr)
@@ -174,6 +176,7 @@ def _advance_kernel(
 
 @triton.jit(do_not_specialize=["count"])
 def _patch_kernel(table_ptr, changes_ptr, count, BLOCK: tl.constexpr):
+    """Grid (blocks of BLOCK changes): changes int32 [2, count] = (places, values)."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     place = tl.load(changes_ptr + index, mask=inside, other=0).to(tl.int64)

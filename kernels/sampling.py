@@ -119,6 +119,8 @@ def _block_kernel(
     BLOCK: tl.constexpr,
     NOISE: tl.constexpr,
 ):
+    """Grid (rows, blocks of BLOCK ids): the best of each block to float32 and int32 [rows, blocks], NaN if the block
+    holds one; NOISE: of the scores with the noise that `draw_reference` speaks of."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     token_id = block * BLOCK + tl.arange(0, BLOCK)
@@ -166,6 +168,7 @@ def exponential(token_id, key_0, key_1):
 
 @triton.jit
 def _row_kernel(block_best_ptr, block_id_ptr, best_ptr, ids_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (rows): the best of a row's SIZE blocks."""
     row = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     score = tl.load(block_best_ptr + row * SIZE + col, mask=col < SIZE, other=float("-inf"))

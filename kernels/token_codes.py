@@ -72,6 +72,7 @@ def gated_sums(
 
 @triton.jit
 def _round_kernel(x_ptr, codes_ptr, scales_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr):
+    """Grid (tokens), x and codes [T, SIZE], scales [T]: a row is read once for its largest number, once for codes."""
     token = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     largest = tl.zeros((BLOCK,), tl.float32)
@@ -112,6 +113,7 @@ def code_of(x, scale, kind: tl.constexpr, LARGEST: tl.constexpr):
 def _scale_kernel(
     sums_ptr, token_scales_ptr, scales_ptr, bias_ptr, out_ptr, outs, BIAS: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """Grid (tokens, blocks of BLOCK outputs); shapes as in `scale_sums`."""
     token = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = n < outs
@@ -135,6 +137,7 @@ def _gate_kernel(
     ACT: tl.constexpr,
     BIAS: tl.constexpr,
 ):
+    """Grid (tokens, blocks of BLOCK outputs): sums int32 [T, 2 SIZE]; out [T, SIZE]."""
     token = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = n < SIZE
