@@ -81,6 +81,7 @@ class ModelHost:
         self._chosen: Mapping[str, object] = {}  # of the loaded model, and of the one being loaded
         self._wanted: Mapping[str, object] = {}
         self._resting: Config | None = None  # what to load again when somebody asks for it
+        self._times_woken = 0
 
     @property
     def state(self) -> HostState:
@@ -186,9 +187,15 @@ class ModelHost:
             if config is not None:
                 self._resting, self._model_id = config, config.model.id
 
+    @property
+    def times_woken(self) -> int:
+        """How often somebody was about to use the model."""
+        return self._times_woken
+
     def wake(self) -> None:
-        """Begin to load the model again that `rest` unloaded; does nothing otherwise."""
+        """To be called before the model is used: begins to load it again if `rest` unloaded it."""
         with self._condition:
+            self._times_woken += 1
             if self._resting is not None:
                 self.load(self._resting, self._chosen)
 

@@ -29,8 +29,9 @@ async def engine_for(host: ModelHost, body: Body) -> Engine:
     if not wanted:
         message = f'model is missing. Use "{DEFAULT}" for the loaded model.'
         raise ApiError(400, message, param="model", code="missing_required_parameter")
-    if host.is_resting:
-        host.wake()
+    is_resting = host.is_resting
+    host.wake()
+    if is_resting:
         await host.wait_until_settled()
     engine = host.engine
     if engine is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from chatting import ended, run, serving, some_text
 from fake_engine import FakeEngine, endless
 from hosting import GatedLoads, settings
@@ -196,5 +198,36 @@ def test_a_model_in_use_does_not_rest(tmp_path: Path) -> None:
             await asyncio.sleep(0.2)
             assert service.host.state == "ready"
             never.cancel()
+
+    run(test)
+
+
+def test_a_model_that_a_message_is_being_prepared_for_does_not_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, checks = 0.0, 0
+
+    def limit_s() -> float:
+        nonlocal checks
+        checks += 1
+        return 10.0
+
+    monkeypatch.setattr("octavo.app.idle.time", SimpleNamespace(monotonic=lambda: now_s))
+
+    async def test() -> None:
+        nonlocal now_s
+        async with serving(tmp_path) as (service, _):
+            watching = asyncio.create_task(rest_when_idle(service.host, limit_s, check_every_s=0.001))
+            for _ in range(3):
+                now_s += 9.0
+                service.host.wake()  # as the engine is asked for, whose queue nothing reaches yet
+                seen = checks
+                while checks < seen + 3:
+                    await asyncio.sleep(0.001)
+                assert service.host.state == "ready"
+            now_s += 11.0
+            while service.host.state == "ready":
+                await asyncio.sleep(0.001)
+            watching.cancel()
 
     run(test)
