@@ -15,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import triton
@@ -141,7 +142,7 @@ def prefill_case(
     qkv = torch.randn(rows * length, heads * shape.dim, device="cuda", dtype=dtype)
     q = torch.randn(rows * length, shape.q_heads, shape.dim, device="cuda", dtype=dtype)
     out = torch.empty(rows * length, shape.q_heads, shape.v_dim, device="cuda", dtype=dtype)
-    piece = {"first_row": 0, "num_rows": rows, "num_tokens": rows * length}
+    piece: dict[str, Any] = {"first_row": 0, "num_rows": rows, "num_tokens": rows * length}
 
     def launch() -> None:
         if not dense:
@@ -280,8 +281,8 @@ def coded_cases(
         if not few:
             return skinny_linear.skinny_linear(stream, weight)
         folds = skinny_linear.folds_norm(stream, weight, act is not None)
-        around = {"norm": norm} if folds else {"squares": squares}
-        return skinny_linear.skinny_linear(stream, weight, act=act, eps=1e-6, **around)
+        folded, given = (norm, None) if folds else (None, squares)
+        return skinny_linear.skinny_linear(stream, weight, norm=folded, squares=given, act=act, eps=1e-6)
 
     def added(x: Tensor, weight: CodedWeight) -> object:
         if not few:

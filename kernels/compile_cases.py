@@ -180,7 +180,8 @@ def _rows() -> None:
     rows.advance(wide, best, wide, wide, wide, wide, stops, ring, turn)
     rows.patch(table, _empty(2, 100, dtype=torch.int32))
     guesses, outputs = _empty(2, 40, dtype=torch.int64), _empty(16, 2, 4, dtype=torch.int64)
-    state = checks.CheckRows(wide, *[wide[:2]] * 6, guesses, stops[:2], outputs, turn)
+    two = wide[:2]
+    state = checks.CheckRows(wide, two, two, two, two, two, two, guesses, stops[:2], outputs, turn)
     places = checks.Places(wide, wide, wide, narrow)
     checks.spread(state, table, 16, places, wide)
     checks.settle(state, places, wide, best)
@@ -225,7 +226,7 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
     hidden, inner = 896, 4864
     every = full or traits.capability == 90
     # activations become digits where a scale is that of 128 columns or more
-    codes = ("int4", "int4 by 64", "int8", "int8 words", "e4m3")
+    codes: tuple[str, ...] = ("int4", "int4 by 64", "int8", "int8 words", "e4m3")
     codes = codes if every or traits.capability in (75, 80) else codes[:2]
     counts = (1, 8, 16, 64) if full else (1, 8, 64) if every else (8,) if traits.tensor_cores else (1,)
     for code, few in product(codes, counts):
@@ -314,8 +315,8 @@ def _float8_products(traits: DeviceTraits, dtype: torch.dtype) -> None:
         if suits_float8(few, inner, hidden, True, traits):
             x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
             normed = skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
-            around = {"norm": norm} if normed is None else {"squares": normed.squares}
-            skinny_linear.skinny_linear(x, gate_up, **around, eps=1e-6, act="silu")
+            folded, squares = (norm, None) if normed is None else (None, normed.squares)
+            skinny_linear.skinny_linear(x, gate_up, norm=folded, squares=squares, eps=1e-6, act="silu")
     x = _empty(32, hidden, dtype=dtype)
     token_norm.norm_tokens(x, x, _empty(hidden, dtype=dtype), 1e-6, torch.float8_e4m3fn)
 
