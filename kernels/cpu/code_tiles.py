@@ -19,7 +19,8 @@ from numba.extending import intrinsic
 
 from octavo.kernels.cpu.codes import Builder
 from octavo.kernels.cpu.fields import SPREAD, TOGETHER, Form, Linear
-from octavo.kernels.cpu.numbers import EXACT, apart, floats, shorts, unsigned
+from octavo.kernels.cpu.numbers import EXACT, apart, floats
+from octavo.kernels.cpu.pairs import pairs_line, part_pairs
 from octavo.kernels.cpu.tiles import (
     BYTES,
     CHUNK,
@@ -60,22 +61,24 @@ def _fetch(builder: Builder, address: Any) -> None:
 
 
 @intrinsic
-def _int8_sums(_context, w, stride, x, n, sums):  # type: ignore[no-untyped-def]
-    """sums [16, 16] int32 of 16 rows of n codes, `stride` bytes apart, and the columns of x."""
+def _int8_sums(_context, w, stride, x, n, sums, later):  # type: ignore[no-untyped-def]
+    """sums [16, 16] int32 of 16 rows of n codes, `stride` bytes apart, and the columns of x. As much is fetched so many
+    bytes behind them."""
 
     def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
         if not compiled_in():
             return context.get_dummy_value()
-        w, stride, x, n, sums = arguments
+        w, stride, x, n, sums, later = arguments
         call(builder, "llvm.x86.tilezero", _I8(WHOLE_SUM))
-        later = builder.add(w, builder.mul(stride, _I64(TILE)))
         with cgutils.for_range(builder, builder.lshr(n, _I64(6))) as loop:
-            _load_tile(builder, BYTES, builder.add(w, builder.shl(loop.index, _I64(6))), stride)
+            codes = builder.add(w, builder.shl(loop.index, _I64(6)))
+            _load_tile(builder, BYTES, codes, stride)
             _load_tile(builder, ROW_BYTES, builder.add(x, builder.shl(loop.index, _I64(10))), _I64(CHUNK))
             _add_products(builder, BYTES, ROW_BYTES)
-            fetched = builder.add(later, builder.shl(loop.index, _I64(10)))
-            for line in range(TILE):
-                _fetch(builder, builder.add(fetched, _I64(CHUNK * line)))
+            fetched = builder.add(codes, later)
+            for _ in range(TILE):
+                _fetch(builder, fetched)
+                fetched = builder.add(fetched, stride)
         with builder.if_then(builder.trunc(builder.lshr(n, _I64(5)), _I1)):
             rest = builder.and_(n, _I64(-CHUNK))
             _load_tile(builder, HALF_BYTES, builder.add(w, rest), stride)
@@ -84,7 +87,7 @@ def _int8_sums(_context, w, stride, x, n, sums):  # type: ignore[no-untyped-def]
         _store_sums(builder, sums)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 5), generate
+    return types.void(*[types.int64] * 6), generate
 
 
 def _as_bytes(builder: Builder, address: Any, count: int) -> Any:
@@ -97,35 +100,39 @@ def _as_bytes(builder: Builder, address: Any, count: int) -> Any:
 
 
 @intrinsic
-def _spread(_context, w, stride, n, room):  # type: ignore[no-untyped-def]
-    """Bytes [n / 64 rounded up][16][64] of 16 rows of n 4-bit codes, `stride` bytes apart."""
+def _spread(_context, w, stride, n, room, later):  # type: ignore[no-untyped-def]
+    """Bytes [n / 64 rounded up][16][64] of 16 rows of n 4-bit codes, `stride` bytes apart. As much is fetched so many
+    bytes behind them."""
 
     def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
-        w, stride, n, room = arguments
+        w, stride, n, room, later = arguments
         whole, rest = builder.lshr(n, _I64(6)), builder.and_(n, _I64(CHUNK // 2))
         with cgutils.for_range(builder, _I64(TILE)) as rows:
             start = builder.add(w, builder.mul(stride, rows.index))
             target = builder.add(room, builder.shl(rows.index, _I64(6)))
             with cgutils.for_range(builder, whole) as loop:
-                made = _as_bytes(builder, builder.add(start, builder.shl(loop.index, _I64(5))), CHUNK)
+                codes = builder.add(start, builder.shl(loop.index, _I64(5)))
+                made = _as_bytes(builder, codes, CHUNK)
+                _fetch(builder, builder.add(codes, later))
                 store(builder, made, builder.add(target, builder.shl(loop.index, _I64(10))))
             with builder.if_then(builder.icmp_signed(">", rest, _I64(0)), likely=False):
                 made = _as_bytes(builder, builder.add(start, builder.shl(whole, _I64(5))), CHUNK // 2)
                 store(builder, made, builder.add(target, builder.shl(whole, _I64(10))))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 4), generate
+    return types.void(*[types.int64] * 5), generate
 
 
 @intrinsic
-def _group_sums(_context, codes, x, n, group, later, sums):  # type: ignore[no-untyped-def]
+def _group_sums(_context, codes, x, n, group, sums):  # type: ignore[no-untyped-def]
     """int32 [n / group][16, 16] of 16 rows of n bytes in the order of `_spread` and the columns of x; group is 32 or
-    a multiple of 64. As much as they were as codes is fetched from `later` on."""
+    a multiple of 64."""
 
     def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
         if not compiled_in():
             return context.get_dummy_value()
-        codes, x, n, group, later, sums = arguments
+        codes, x, n, group, sums = arguments
+
         with builder.if_else(builder.icmp_signed("<", group, _I64(CHUNK))) as (narrow, wide):
             with narrow, cgutils.for_range(builder, builder.lshr(n, _I64(5))) as loop:
                 half = builder.shl(builder.and_(loop.index, _I64(1)), _I64(5))
@@ -136,40 +143,35 @@ def _group_sums(_context, codes, x, n, group, later, sums):  # type: ignore[no-u
                 _load_tile(builder, HALF_ROW_BYTES, rows, _I64(CHUNK))
                 _add_products(builder, HALF_BYTES, HALF_ROW_BYTES)
                 _store_sums(builder, builder.add(sums, builder.shl(loop.index, _I64(10))))
-                fetched = builder.add(later, builder.shl(loop.index, _I64(8)))
-                for line in range(4):
-                    _fetch(builder, builder.add(fetched, _I64(CHUNK * line)))
             with wide:
                 chunks = builder.lshr(group, _I64(6))
                 with cgutils.for_range(builder, builder.udiv(n, group)) as groups:
                     call(builder, "llvm.x86.tilezero", _I8(WHOLE_SUM))
                     first = builder.mul(groups.index, chunks)
                     with cgutils.for_range(builder, chunks) as loop:
-                        index = builder.add(first, loop.index)
-                        place = builder.shl(index, _I64(10))
+                        place = builder.shl(builder.add(first, loop.index), _I64(10))
                         _load_tile(builder, BYTES, builder.add(codes, place), _I64(CHUNK))
                         _load_tile(builder, ROW_BYTES, builder.add(x, place), _I64(CHUNK))
                         _add_products(builder, BYTES, ROW_BYTES)
-                        fetched = builder.add(later, builder.shl(index, _I64(9)))
-                        for line in range(8):
-                            _fetch(builder, builder.add(fetched, _I64(CHUNK * line)))
                     _store_sums(builder, builder.add(sums, builder.shl(groups.index, _I64(10))))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), generate
+    return types.void(*[types.int64] * 5), generate
 
 
 @intrinsic
-def _add_groups(_context, found, pairs, p_stride, x_sums, groups, sums):  # type: ignore[no-untyped-def]
-    """Adds to sums [16, 16] float32 those of groups times a row's scales, and the columns' sums times its shifts."""
+def _add_groups(_context, found, pairs, p_line, x_sums, groups, sums):  # type: ignore[no-untyped-def]
+    """Adds to sums [16, 16] float32 those of groups times a row's scales, and the columns' sums times its shifts; of
+    both there are 16 lines (see pairs.py)."""
 
     def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
-        found, pairs, p_stride, x_sums, groups, sums = arguments
-        with cgutils.for_range(builder, _I64(TILE // _OUTPUTS)) as quarter:
-            own = builder.shl(quarter.index, _I64(6 + _OUTPUTS.bit_length() - 1))
+        found, pairs, p_line, x_sums, groups, sums = arguments
+        behind = builder.shl(p_line, _I64(4))
+        with cgutils.for_range(builder, _I64(TILE // _OUTPUTS)) as part:
+            own = builder.shl(part.index, _I64(6 + _OUTPUTS.bit_length() - 1))
             place, target = builder.add(found, own), builder.add(sums, own)
-            line = builder.add(pairs, builder.mul(p_stride, builder.mul(quarter.index, _I64(_OUTPUTS))))
-            lines = [builder.add(line, builder.mul(p_stride, _I64(o))) for o in range(_OUTPUTS)]
+            line = builder.add(pairs, builder.mul(p_line, builder.mul(part.index, _I64(_OUTPUTS))))
+            lines = [builder.add(line, builder.mul(p_line, _I64(o))) for o in range(_OUTPUTS)]
             places = [builder.add(target, _I64(CHUNK * o)) for o in range(_OUTPUTS)]
             totals = [cgutils.alloca_once(builder, FLOATS) for _ in range(_OUTPUTS)]
             for total, at in zip(totals, places):
@@ -177,10 +179,9 @@ def _add_groups(_context, found, pairs, p_stride, x_sums, groups, sums):  # type
             with cgutils.for_range(builder, groups) as loop:
                 moved = load(builder, builder.add(x_sums, builder.shl(loop.index, _I64(6))))
                 at = builder.add(place, builder.shl(loop.index, _I64(10)))
-                pair = builder.shl(loop.index, _I64(3))
                 for o in range(_OUTPUTS):
-                    one = builder.add(lines[o], pair)
-                    scale, shift = (splat(builder, load(builder, builder.add(one, _I64(i)), _F32)) for i in (0, 4))
+                    one = builder.add(lines[o], builder.shl(loop.index, _I64(2)))
+                    scale, shift = (splat(builder, load(builder, p, _F32)) for p in (one, builder.add(one, behind)))
                     whole = builder.sitofp(load(builder, builder.add(at, _I64(CHUNK * o)), WORDS), FLOATS)
                     total = fma(builder, moved, shift, builder.load(totals[o]))
                     builder.store(fma(builder, whole, scale, total), totals[o])
@@ -253,49 +254,40 @@ _settle_int8, _settle_int4 = _make_settle(Form.INT8), _make_settle(Form.INT4)
 
 
 @njit(**EXACT)
-def _pairs(linear, at, size, group, target):  # type: ignore[no-untyped-def]
-    """float32 [16, groups, 2]: scales and shifts of 16 rows for groups as `group_lines` has them."""
+def code_tile(linear, at, spacing, rows, x, size, y, y_stride, own):  # type: ignore[no-untyped-def]
+    """y [rows, 16] float32 of 16 rows of codes, every `spacing`-th from `at` on, and rows that were split into x.
+    `own`: 27 KiB, of which the second and third stay as they are."""
     apart()
-    stride, groups = linear[Linear.SCALE_STRIDE], size // group
-    smaller = (32 << min(linear[Linear.GROUP_BITS], 32)) // group  # parts of a group
-    for output in range(TILE):
-        source = linear[Linear.SCALES] + (at + output) * stride
-        halves, whole, words = shorts(source), unsigned(source), unsigned(target + output * groups * 8)
-        for i in range(2 * groups):
-            place = i if smaller == 1 else 2 * (i // 2 // smaller) + (i & 1)
-            words[i] = np.uint32(halves[place]) << np.uint32(16) if linear[Linear.NARROW] else whole[place]
-
-
-@njit(**EXACT)
-def code_tile(linear, at, rows, x, size, y, y_stride, own):  # type: ignore[no-untyped-def]
-    """y [rows, 16] float32 of 16 rows of codes from `at` on and rows that were split into x. `own`: 27 KiB, of which
-    the second and third stay as they are."""
-    apart()
-    stride = linear[Linear.STRIDE]
-    w = linear[Linear.ROWS] + at * stride
+    line, stride = linear[Linear.STRIDE], linear[Linear.STRIDE] * spacing
+    w = linear[Linear.ROWS] + at * line
+    later = line if spacing > 1 else TILE * line  # the row that follows in the same stream
     if linear[Linear.FORM] == Form.INT8:
-        scales = linear[Linear.SCALES] + at * linear[Linear.SCALE_STRIDE]
+        scales = own + 3 * _SUMS_BYTES
+        for output in range(TILE):
+            place = linear[Linear.SCALES] + (at + output * spacing) * linear[Linear.SCALE_STRIDE]
+            floats(scales)[output] = floats(place)[0]
         for row in range(0, rows, TOGETHER):
-            _int8_sums(w, stride, row_place(x, size, row), size, own)
+            _int8_sums(w, stride, row_place(x, size, row), size, own, later)
             _settle_int8(own, x + row * 4, scales, rows - row, y + row * y_stride, y_stride)
         return
     group, pairs = 4 * group_lines(linear, size), pairs_place(x, size)
-    _pairs(linear, at, size, group, pairs)
+    parts = (32 << min(linear[Linear.GROUP_BITS], 32)) // group if linear[Linear.GROUP_BITS] < 32 else size // group
+    part_pairs(linear, at, spacing, size // group, parts, pairs)
     for row in range(0, rows, TOGETHER):
-        _int4_sums(w, stride, pairs, row_place(x, size, row), size, group, own)
+        _int4_sums(w, stride, later, pairs, row_place(x, size, row), size, group, own)
         _settle_int4(own, x + row * 4, 0, rows - row, y + row * y_stride, y_stride)
 
 
 @njit(**EXACT)
-def _int4_sums(w, stride, pairs, x, size, group, own):  # type: ignore[no-untyped-def]
+def _int4_sums(w, stride, later, pairs, x, size, group, own):  # type: ignore[no-untyped-def]
     """float32 [16, 16] at `own`."""
     total = floats(own)
     for i in range(TILE * TILE):
         total[i] = np.float32(0.0)
-    codes, later = own + 3 * _SUMS_BYTES, w + stride * TILE
+    codes = own + 3 * _SUMS_BYTES
     found, x_sums = codes + TILE * SPREAD, x + 2 * TOGETHER * size
     for first in range(0, size, SPREAD):
         count, at = min(SPREAD, size - first), first // group
-        _spread(w + first // 2, stride, count, codes)
-        _group_sums(codes, x + first * TILE, count, group, later + first * TILE // 2, found)
-        _add_groups(found, pairs + at * 8, size // group * 8, x_sums + at * _SUMS_LINE, count // group, own)
+        _spread(w + first // 2, stride, count, codes, later)
+        _group_sums(codes, x + first * TILE, count, group, found)
+        _add_groups(found, pairs + at * 4, pairs_line(size // group), x_sums + at * _SUMS_LINE, count // group, own)

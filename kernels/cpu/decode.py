@@ -19,16 +19,26 @@ from numba import njit
 from octavo.kernels.cpu.attention import attend, inverse_rms
 from octavo.kernels.cpu.fields import LINE, PARTED, WHOLE, Factor, Layer, Linear, Step
 from octavo.kernels.cpu.numbers import EXACT, activate, apart, floats, get, longs, parted, put
-from octavo.kernels.cpu.products import keep, product, tile, unit_outputs, way_of, widen
+from octavo.kernels.cpu.products import (
+    is_whole,
+    keep,
+    make_whole,
+    product,
+    spacing_of,
+    tile,
+    unit_outputs,
+    way_of,
+    widen,
+)
 from octavo.kernels.cpu.team import claim, finish, is_open
 from octavo.kernels.cpu.tiles import TILE, begin_tiles, end_tiles
-from octavo.kernels.cpu.whole import add_sums, pairs_place, split_row
+from octavo.kernels.cpu.whole import add_sums, pairs_place
 
 _ONE = np.float32(1.0)
 
 
 @njit(**EXACT)
-def _pack(way, rows, blocks, source, factors, weight, size, target):  # type: ignore[no-untyped-def]
+def _pack(way, linear, rows, blocks, source, factors, weight, size, target):  # type: ignore[no-untyped-def]
     """Rows [rows, size] times a factor a row and a weight a column (if its address is not 0), for the products."""
     apart()
     x, y, scale = floats(source), floats(target), floats(weight)
@@ -38,9 +48,9 @@ def _pack(way, rows, blocks, source, factors, weight, size, target):  # type: ig
         if row == first + block:
             first, block = row, longs(blocks)[row]
         factor = floats(factors)[row]
-        if way == WHOLE:
+        if is_whole(way):
             _scale(source + row * size * 4, factor, weight, size, whole)
-            split_row(target, size, row, whole)
+            make_whole(way, linear, target, size, row, whole)
             continue
         if way > PARTED:
             for i in range(size):
@@ -96,7 +106,7 @@ def _join(step, linear, hidden, delta, post_norm, norm, total, factors, x):  # t
         scales[row] = inverse_rms(result, first, width, eps) if norm else _ONE
     if x:
         way = way_of(step, linear)
-        _pack(way, rows, step[Step.BLOCK_ROWS], total, factors, norm, width, x)
+        _pack(way, linear, rows, step[Step.BLOCK_ROWS], total, factors, norm, width, x)
         if way == WHOLE:
             add_sums(linear, x, width, rows)
 
@@ -112,13 +122,13 @@ def _gated(kind, step, layer, x, own, first, last):  # type: ignore[no-untyped-d
     gates, ups = own + TILE * line, own + 2 * TILE * line
     gate, up = floats(gates), floats(ups)
     for output in range(first, last, TILE):
-        at = min(output, inner - TILE)
-        tile(kind, linear, at, way, rows, blocks, x, width, gates, line, own)
-        tile(kind, linear, inner + at, way, rows, blocks, x, width, ups, line, own)
+        at, spacing = spacing_of(linear, rows, output // TILE, inner)
+        tile(kind, linear, at, spacing, way, rows, blocks, x, width, gates, line, own)
+        tile(kind, linear, inner + at, spacing, way, rows, blocks, x, width, ups, line, own)
         if bias:
             for i in range(rows * TILE):
-                gate[i] += get(kind, bias, at + i % TILE)
-                up[i] += get(kind, bias, inner + at + i % TILE)
+                gate[i] += get(kind, bias, at + i % TILE * spacing)
+                up[i] += get(kind, bias, inner + at + i % TILE * spacing)
         for i in range(rows * TILE):
             gate[i] = activate(act, gate[i]) * up[i]
         begin, block = 0, 0
@@ -126,7 +136,7 @@ def _gated(kind, step, layer, x, own, first, last):  # type: ignore[no-untyped-d
             if row == begin + block:
                 begin, block = row, longs(blocks)[row]
             for i in range(TILE):
-                keep(next_way, step[Step.INNER], inner, row, begin, block, at + i, gate[row * TILE + i])
+                keep(next_way, step[Step.INNER], inner, row, begin, block, at + i * spacing, gate[row * TILE + i])
 
 
 @njit(**EXACT)
@@ -136,10 +146,11 @@ def _products(kind, step, counters, thread, linear, x, size, y, outputs, whole, 
     rows, team, blocks, way = step[Step.ROWS], step[Step.TEAM], step[Step.BLOCK_ROWS], way_of(step, linear)
     chunk = unit_outputs(linear, size, 1)
     units, done = (outputs + chunk - 1) // chunk, 0
-    if way == WHOLE and is_open(counters, units, team):
+    if is_whole(way) and is_open(counters, units, team):
         for row in range(rows):
-            split_row(whole, size, row, x + row * size * 4)
-        add_sums(linear, whole, size, rows)
+            make_whole(way, linear, whole, size, row, x + row * size * 4)
+        if way == WHOLE:
+            add_sums(linear, whole, size, rows)
         x = whole
     unit = claim(counters, units, team, thread)
     while unit >= 0:
@@ -172,7 +183,7 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
 
         linear = longs(layer[Layer.QKV])
         way, chunk = way_of(step, linear), unit_outputs(linear, width, 1)
-        place = whole if way == WHOLE else x
+        place = whole if is_whole(way) else x
         units, done, unit = (merged + chunk - 1) // chunk, 0, -1
         if is_open(counters, units, team):
             _join(step, linear, old, delta, post_norm, layer[Layer.ATTN_NORM], total, own, place)
@@ -205,7 +216,7 @@ def _layers(kind, step, thread):  # type: ignore[no-untyped-def]
         delta, post_norm = added, layer[Layer.ATTN_POST_NORM]
 
         linear = longs(layer[Layer.GATE_UP])
-        chunk, place = unit_outputs(linear, width, 2), whole if way_of(step, linear) == WHOLE else x
+        chunk, place = unit_outputs(linear, width, 2), whole if is_whole(way_of(step, linear)) else x
         units, done, unit = (inner + chunk - 1) // chunk, 0, -1
         if is_open(counters, units, team):
             _join(step, linear, old, delta, post_norm, layer[Layer.MLP_NORM], total, own, place)
@@ -271,7 +282,7 @@ def project(kind, table, thread):  # type: ignore[no-untyped-def]
     step = longs(table)
     rows, size, blocks, linear = step[Step.ROWS], step[Step.WIDTH], step[Step.BLOCK_ROWS], longs(step[Step.HEAD])
     way = way_of(step, linear)
-    if way > PARTED:
+    if step[Step.TILES]:
         begin_tiles(step[Step.TILES])
     x = step[Step.SCRATCH] + thread * step[Step.SCRATCH_SIZE]
     whole = x + max(rows, step[Step.COLUMNS]) * size * 4
@@ -284,7 +295,7 @@ def project(kind, table, thread):  # type: ignore[no-untyped-def]
             keep(way, x, size, row, first, block, i, get(kind, step[Step.OUT], row * size + i))
     y, outputs = step[Step.LOGITS], step[Step.VOCABULARY]
     _products(kind, step, step[Step.COUNTERS], thread, linear, x, size, y, outputs, whole, own)
-    if way > PARTED:
+    if step[Step.TILES]:
         end_tiles()
 
 

@@ -110,8 +110,10 @@ class _Factor(NamedTuple):
 Step, Group, Layer, Linear, Form, Factor = _Step(), _Group(), _Layer(), _Linear(), _Form(), _Factor()
 NATURAL, PARTED = 0, 1  # order of 32 neighbours beside a block: as they come, or 16 even ones, then 16 odd ones
 WHOLE = 2  # rows one after the other, of which each thread makes whole numbers
-SPREAD = 512  # codes of a row that are spread to bytes together: 8 KiB, and at most 16 KiB of their groups' sums
+BYTES = 3  # as WHOLE, but one row, for vectors instead of the tile unit
+SPREAD = 256  # codes of a row that are spread to bytes together: 4 KiB, and at most 8 KiB of their groups' sums
 TOGETHER = 8  # rows of whole numbers that are multiplied together
+_PADDING = 8192  # for what is rounded up to vectors beside rows of whole numbers
 WHOLE_HEAD = 128  # bytes before them: the steps they are counted in
 
 MAX_ROWS = 16  # more rows than that are the library's: its products read a weight once for all of them
@@ -141,7 +143,7 @@ def scratch_floats(rows: int, width: int, q_heads: int, kv_heads: int, head_size
 
 def whole_bytes(size: int) -> int:
     """Step.WHOLE for weights whose rows have at most so many elements; what it is made of says whole.py."""
-    return WHOLE_HEAD + (MAX_ROWS // TOGETHER * (2 * TOGETHER + 2) + 4) * size
+    return WHOLE_HEAD + (MAX_ROWS // TOGETHER * (2 * TOGETHER + 2) + 4) * size + _PADDING
 
 
 def tile_columns(rows: int) -> int:

@@ -2,8 +2,9 @@
 
 Which one it is depends on the weight (see fields.Linear) and the number of rows, and is called its way: NATURAL and
 PARTED rows are float32 in blocks of 8, 4, 3, 2 or 1 (vectors.py, codes.py); WHOLE ones are float32, one after the
-other, until a thread makes whole numbers of them for codes (whole.py, code_tiles.py); any larger number is the columns
-of the tile unit, and rows are bfloat16 in its order (tiles.py).
+other, until a thread makes whole numbers of them for codes (whole.py, code_tiles.py), and so is a single one for 4-bit
+codes, BYTES (code_rows.py); any larger number is the columns of the tile unit, and rows are bfloat16 in its order
+(tiles.py).
 """
 
 from __future__ import annotations
@@ -11,23 +12,26 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from octavo.kernels.cpu.code_rows import code_row, split_bytes
 from octavo.kernels.cpu.code_tiles import code_tile
 from octavo.kernels.cpu.codes import make_code_products
 from octavo.kernels.cpu.expansion import make_expansion
-from octavo.kernels.cpu.fields import PARTED, WHOLE, Form, Linear, Step
+from octavo.kernels.cpu.fields import BYTES, PARTED, WHOLE, Form, Linear, Step
 from octavo.kernels.cpu.numbers import EXACT, apart, floats, get, longs, parted, put
 from octavo.kernels.cpu.tiles import TILE, tile_products
 from octavo.kernels.cpu.vectors import AHEAD, make_products
+from octavo.kernels.cpu.whole import split_row
 
 OUTPUTS = 4  # of a tile of vectors
 _UNIT_BYTES = 65536  # of plain weights: about 4 us, long beside taking a unit, short beside a phase
+_NEAR = 1536  # bytes between a weight and the one fetched ahead where sixteen rows are read side by side
 _HALF = np.uint16(0)
 
-_products_8x2 = make_products(8, 2, ahead=AHEAD)
-_products_4x4 = make_products(4, 4, ahead=AHEAD)
-_products_3x4 = make_products(3, 4, ahead=AHEAD)
-_products_2x4 = make_products(2, 4, ahead=AHEAD)
-_products_1x4 = make_products(1, 4, ahead=AHEAD)
+_products_8x2 = make_products(8, 2, ahead=_NEAR)
+_products_4x4 = make_products(4, 4, ahead=_NEAR)
+_products_3x4 = make_products(3, 4, ahead=_NEAR)
+_products_2x4 = make_products(2, 4, ahead=_NEAR)
+_products_1x4 = make_products(1, 4, ahead=_NEAR)
 _int8_8x2 = make_code_products(Form.INT8, 8, 2, ahead=AHEAD)
 _int8_4x4 = make_code_products(Form.INT8, 4, 4, ahead=AHEAD)
 _int8_3x4 = make_code_products(Form.INT8, 3, 4, ahead=AHEAD)
@@ -55,13 +59,32 @@ def way_of(step, linear):  # type: ignore[no-untyped-def]
     form = linear[Linear.FORM]
     if form == Form.PLAIN:
         return step[Step.COLUMNS] if step[Step.COLUMNS] else linear[Linear.ORDER]
-    return WHOLE if step[Step.WHOLE] and (form == Form.INT8 or step[Step.COLUMNS]) else linear[Linear.ORDER]
+    if not step[Step.WHOLE]:
+        return linear[Linear.ORDER]
+    if form == Form.INT8 or step[Step.COLUMNS]:
+        return WHOLE
+    return BYTES if step[Step.ROWS] == 1 else linear[Linear.ORDER]
+
+
+@njit(**EXACT)
+def is_whole(way):  # type: ignore[no-untyped-def]
+    """Whether each thread makes whole numbers of the rows."""
+    return WHOLE <= way <= BYTES
+
+
+@njit(**EXACT)
+def make_whole(way, linear, room, size, row, source):  # type: ignore[no-untyped-def]
+    """Keeps float32 [size] at an address as a row's whole numbers."""
+    if way == WHOLE:
+        split_row(room, size, row, source)
+    else:
+        split_bytes(linear, room, size, source)
 
 
 @njit(**EXACT)
 def keep(way, base, size, row, first, block, index, value):  # type: ignore[no-untyped-def]
     """Puts element `index` of a row of `size` where the products look for it; the row's block begins at `first`."""
-    if way == WHOLE:
+    if is_whole(way):
         floats(base)[row * size + index] = value
     elif way > PARTED:
         pair = (index >> 5) * 16 + ((index & 31) >> 1)
@@ -98,27 +121,26 @@ def _vector_tile(kind, rows, w, stride, x, size, y, y_stride):  # type: ignore[n
 
 
 @njit(**EXACT)
-def _int8_tile(rows, w, stride, scales, x, size, y, y_stride):  # type: ignore[no-untyped-def]
+def _int8_tile(rows, w, stride, scales, scale_line, x, size, y, y_stride):  # type: ignore[no-untyped-def]
     """As `_vector_tile`."""
     apart()
     if rows == 8:
-        _int8_8x2(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
-        _int8_8x2(w + 2 * stride, stride, scales + 8, 4, 0, 0, x, size, y + 8, y_stride)
+        _int8_8x2(w, stride, scales, scale_line, 0, 0, x, size, y, y_stride)
+        _int8_8x2(w + 2 * stride, stride, scales + 2 * scale_line, scale_line, 0, 0, x, size, y + 8, y_stride)
     elif rows == 4:
-        _int8_4x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+        _int8_4x4(w, stride, scales, scale_line, 0, 0, x, size, y, y_stride)
     elif rows == 3:
-        _int8_3x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+        _int8_3x4(w, stride, scales, scale_line, 0, 0, x, size, y, y_stride)
     elif rows == 2:
-        _int8_2x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+        _int8_2x4(w, stride, scales, scale_line, 0, 0, x, size, y, y_stride)
     else:
-        _int8_1x4(w, stride, scales, 4, 0, 0, x, size, y, y_stride)
+        _int8_1x4(w, stride, scales, scale_line, 0, 0, x, size, y, y_stride)
 
 
 @njit(**EXACT)
-def _int4_tile(linear, rows, w, scales, x, size, y, y_stride):  # type: ignore[no-untyped-def]
+def _int4_tile(linear, rows, w, stride, scales, line, x, size, y, y_stride):  # type: ignore[no-untyped-def]
     """As `_vector_tile`."""
     apart()
-    stride, line = linear[Linear.STRIDE], linear[Linear.SCALE_STRIDE]
     bits, narrow = linear[Linear.GROUP_BITS], linear[Linear.NARROW]
     if rows == 8:
         _int4_8x2(w, stride, scales, line, bits, narrow, x, size, y, y_stride)
@@ -148,54 +170,67 @@ def widen(linear, at, size, target):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT)
-def tile(kind, linear, at, way, rows, blocks, x, size, y, y_stride, sums):  # type: ignore[no-untyped-def]
-    """y [rows, 16] float32, `y_stride` bytes from row to row, of 16 adjacent rows of weights from `at` on. `sums`:
-    float32 [27, 16, 16] of this thread's own, of which the second and third tile stay as they are."""
+def tile(kind, linear, at, spacing, way, rows, blocks, x, size, y, y_stride, sums):  # type: ignore[no-untyped-def]
+    """y [rows, 16] float32, `y_stride` bytes from row to row, of 16 rows of weights, every `spacing`-th from `at`
+    on. `sums`: float32 [27, 16, 16] of this thread's own, of which the second and third tile stay as they are."""
     apart()
     if way == WHOLE:
-        code_tile(linear, at, rows, x, size, y, y_stride, sums)
+        code_tile(linear, at, spacing, rows, x, size, y, y_stride, sums)
         return
-    stride, form = linear[Linear.STRIDE], linear[Linear.FORM]
-    w = linear[Linear.ROWS] + at * stride
+    if way == BYTES:
+        code_row(linear, at, spacing, x, size, y)
+        return
+    stride, form = linear[Linear.STRIDE] * spacing, linear[Linear.FORM]
+    w = linear[Linear.ROWS] + at * linear[Linear.STRIDE]
     if way > PARTED:
-        tile_products(w, stride, x, way, size, sums)
+        later = linear[Linear.STRIDE] if spacing > 1 else TILE * stride  # the row that follows in the same stream
+        tile_products(w, stride, x, way, size, sums, later)
         source = floats(sums)
         for row in range(rows):
             target = floats(y + row * y_stride)
             for output in range(TILE):
                 target[output] = source[output * way + row]
         return
-    scales = linear[Linear.SCALES] + at * linear[Linear.SCALE_STRIDE]
+    scales, scale_line = linear[Linear.SCALES] + at * linear[Linear.SCALE_STRIDE], linear[Linear.SCALE_STRIDE] * spacing
     row = 0
     while row < rows:
         block = longs(blocks)[row]
         rest = x + row * size * 4
         for output in range(0, TILE, OUTPUTS):
             place, line = y + row * y_stride + output * 4, w + output * stride
-            scale = scales + output * linear[Linear.SCALE_STRIDE]
+            scale = scales + output * scale_line
             if form == Form.INT8:
-                _int8_tile(block, line, stride, scale, rest, size, place, y_stride)
+                _int8_tile(block, line, stride, scale, scale_line, rest, size, place, y_stride)
             elif form == Form.INT4:
-                _int4_tile(linear, block, line, scale, rest, size, place, y_stride)
+                _int4_tile(linear, block, line, stride, scale, scale_line, rest, size, place, y_stride)
             else:
                 _vector_tile(kind, block, line, stride, rest, size, place, y_stride)
         row += block
 
 
 @njit(**EXACT)
+def spacing_of(linear, rows, index, outputs):  # type: ignore[no-untyped-def]
+    """(first, spacing) of the 16 outputs of a product's tile. Sixteen parts of a weight are read side by side: a
+    processor brings several pages of memory faster than one after the other (19 GB/s a core instead of 14). The
+    spacing is odd, lest all sixteen rows fall into the same lines of the cache. Tiles of neighbours make up for what
+    is left over; the last one may overlap the one before it, which writes the same. Codes of several rows are read in
+    order: their results lie in too many places for how fast they come."""
+    spacing = outputs // TILE - 1 | 1 if rows == 1 or linear[Linear.FORM] == Form.PLAIN else 1
+    if index < spacing:
+        return index * TILE if spacing == 1 else index, spacing
+    return min(index * TILE, outputs - TILE), 1
+
+
+@njit(**EXACT)
 def product(kind, linear, way, rows, blocks, x, size, y, outputs, first, last, sums):  # type: ignore[no-untyped-def]
-    """Outputs [first, last) of y [rows, outputs] = x w^T + bias. The last tile may overlap the one before it, which
-    writes the same. `sums` as for `tile`."""
+    """The tiles of outputs [first, last) / 16 of y [rows, outputs] = x w^T + bias. `sums` as for `tile`."""
     apart()
-    bias = linear[Linear.BIAS]
+    bias, own = linear[Linear.BIAS], sums + TILE * TILE * 4
     for output in range(first, last, TILE):
-        at = min(output, outputs - TILE)
-        if bias == 0:
-            tile(kind, linear, at, way, rows, blocks, x, size, y + at * 4, outputs * 4, sums)
-            continue
-        own = sums + TILE * TILE * 4
-        tile(kind, linear, at, way, rows, blocks, x, size, own, TILE * 4, sums)
+        at, spacing = spacing_of(linear, rows, output // TILE, outputs)
+        tile(kind, linear, at, spacing, way, rows, blocks, x, size, own, TILE * 4, sums)
         for row in range(rows):
-            source, target = floats(own + row * TILE * 4), floats(y + (row * outputs + at) * 4)
+            source, target = floats(own + row * TILE * 4), floats(y + row * outputs * 4)
             for step in range(TILE):
-                target[step] = source[step] + get(kind, bias, at + step)
+                place = at + step * spacing
+                target[place] = source[step] + get(kind, bias, place) if bias else source[step]

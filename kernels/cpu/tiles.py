@@ -99,26 +99,26 @@ def end_tiles(_context):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def tile_products(_context, w, stride, x, columns, n, sums):  # type: ignore[no-untyped-def]
-    """sums [16, columns] float32 = the products of 16 rows of n weights, `stride` bytes apart, with x. While they are
-    read, the 16 rows after them are fetched."""
+def tile_products(_context, w, stride, x, columns, n, sums, later):  # type: ignore[no-untyped-def]
+    """sums [16, columns] float32 = the products of 16 rows of n weights, `stride` bytes apart, with x. As much is
+    fetched so many bytes behind them."""
 
     def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
         if not compiled_in():
             return context.get_dummy_value()
-        w, stride, x, columns, n, sums = arguments
+        w, stride, x, columns, n, sums, later = arguments
         width = builder.shl(columns, _I64(2))
         call(builder, "llvm.x86.tilezero", _I8(_SUM))
         with cgutils.for_range(builder, builder.lshr(n, _I64(5))) as loop:
             weights = builder.add(w, builder.shl(loop.index, _I64(6)))
             rows = builder.add(x, builder.mul(loop.index, builder.shl(width, _I64(4))))
             _multiply(builder, weights, stride, rows, width)
-            later = builder.add(weights, builder.shl(stride, _I64(4)))
+            fetched = builder.add(weights, later)
             for _ in range(TILE):
-                pointer = builder.inttoptr(later, _POINTER)
+                pointer = builder.inttoptr(fetched, _POINTER)
                 call(builder, "llvm.prefetch.p0", pointer, _I32(0), _I32(2), _I32(1))  # read, second level, data
-                later = builder.add(later, stride)
+                fetched = builder.add(fetched, stride)
         call(builder, "llvm.x86.tilestored64", _I8(_SUM), builder.inttoptr(sums, _POINTER), width)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), generate
+    return types.void(*[types.int64] * 7), generate

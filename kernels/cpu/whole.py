@@ -11,13 +11,15 @@ bytes and the sums of these over the groups of a weight, then room beside them (
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from octavo.kernels.cpu.codes import words
+from octavo.kernels.cpu.codes import Builder, words
 from octavo.kernels.cpu.fields import SPREAD, TOGETHER, WHOLE_HEAD, Form, Linear
 from octavo.kernels.cpu.numbers import EXACT, apart, floats, from_bits
 from octavo.kernels.cpu.tiles import compiled_in
@@ -52,18 +54,28 @@ def _largest_bits(_context, x, n):  # type: ignore[no-untyped-def]
     return types.int32(types.int64, types.int64), generate
 
 
+def rounded(builder: Builder, address: Any, factor: Any) -> Any:
+    """16 float32 at an address times a factor, as whole numbers of at most 22 bits."""
+    middle = ir.Constant(FLOATS, [_MIDDLE] * LANES)
+    moved = builder.bitcast(fma(builder, load(builder, address), factor, middle), WORDS)
+    return builder.sub(moved, words(0x4B400000))
+
+
+def high_bytes(builder: Builder, whole: Any) -> Any:
+    """What of whole numbers is 256 times as much, when their lowest bytes are signed."""
+    return builder.ashr(builder.add(whole, words(128)), words(8))
+
+
 @intrinsic
 def _split(_context, x, n, inverse, target):  # type: ignore[no-untyped-def]
     """n float32, a multiple of 16, times a number, as high and low bytes of the column that begins at an address."""
 
     def generate(context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
         x, n, inverse, target = arguments
-        factor, middle = splat(builder, inverse), ir.Constant(FLOATS, [_MIDDLE] * LANES)
+        factor = splat(builder, inverse)
         with cgutils.for_range(builder, builder.lshr(n, _I64(4))) as loop:
-            value = load(builder, builder.add(x, builder.shl(loop.index, _I64(6))))
-            moved = builder.bitcast(fma(builder, value, factor, middle), WORDS)
-            whole = builder.sub(moved, words(0x4B400000))
-            high = builder.ashr(builder.add(whole, words(128)), words(8))
+            whole = rounded(builder, builder.add(x, builder.shl(loop.index, _I64(6))), factor)
+            high = high_bytes(builder, whole)
             place = builder.add(target, builder.shl(loop.index, _I64(8)))
             for part, offset in ((high, 0), (whole, 4 * TOGETHER)):
                 four = builder.bitcast(builder.trunc(part, _BYTES), _FOUR_WORDS)
@@ -106,21 +118,32 @@ def row_place(room, size, row):  # type: ignore[no-untyped-def]
 
 @njit(**EXACT)
 def pairs_place(room, size):  # type: ignore[no-untyped-def]
-    """Room for the scales and shifts of 16 outputs' groups in float32, or for a row before it is split."""
+    """Room for the scales and shifts of 16 outputs' groups (see pairs.py), or for a row before it is split."""
     return row_place(room, size, 2 * TOGETHER)
+
+
+@njit(**EXACT)
+def step_of(source, size):  # type: ignore[no-untyped-def]
+    """What a row of float32 [size] at an address is counted in."""
+    most = max(_largest_bits(source, size), _LEAST)
+    exponent = (most >> np.int32(23)) - _BIASED + np.int32(127)
+    step = from_bits(np.uint32(exponent << np.int32(23)))
+    return step * np.float32(2.0) if from_bits(np.uint32(most)) / step > _LARGEST else step
+
+
+@njit(**EXACT)
+def step_or_nan(source, size, step):  # type: ignore[no-untyped-def]
+    """NaN instead for a row with NaN or infinity."""
+    return step if _largest_bits(source, size) < _NO_NUMBER else np.float32(np.nan)
 
 
 @njit(**EXACT)
 def split_row(room, size, row, source):  # type: ignore[no-untyped-def]
     """Keeps float32 [size] at an address as a row's whole numbers; a row with NaN or infinity gets NaN for a step."""
     apart()
-    most = max(_largest_bits(source, size), _LEAST)
-    exponent = (most >> np.int32(23)) - _BIASED + np.int32(127)
-    step = from_bits(np.uint32(exponent << np.int32(23)))
-    if from_bits(np.uint32(most)) / step > _LARGEST:
-        step *= np.float32(2.0)
+    step = step_of(source, size)
     _split(source, size, _ONE / step, row_place(room, size, row) + row % TOGETHER * 4)
-    floats(room)[row] = step if most < _NO_NUMBER else np.float32(np.nan)
+    floats(room)[row] = step_or_nan(source, size, step)
 
 
 @njit(**EXACT)

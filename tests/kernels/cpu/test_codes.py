@@ -11,13 +11,13 @@ pytest.importorskip("numba")
 from numba import int64, njit
 
 from octavo.kernels.cpu import tiles
-from octavo.kernels.cpu.fields import NATURAL, PARTED, WHOLE, Form, Linear, row_blocks, whole_bytes
+from octavo.kernels.cpu.fields import BYTES, NATURAL, PARTED, WHOLE, Form, Linear, row_blocks, whole_bytes
 from octavo.kernels.cpu.numbers import EXACT, floats, longs
-from octavo.kernels.cpu.products import keep, product
+from octavo.kernels.cpu.products import is_whole, keep, make_whole, product
 from octavo.kernels.cpu.tiles import begin_tiles, end_tiles
-from octavo.kernels.cpu.whole import add_sums, split_row
+from octavo.kernels.cpu.whole import add_sums
 
-OUTPUTS = 37  # the last tile overlaps the one before it
+OUTPUTS = 75  # three tiles of every third, one of neighbours, and one that overlaps it
 
 
 @njit([(int64,) * 10], **EXACT)
@@ -33,12 +33,13 @@ def _run(
             first, block = row, longs(blocks)[row]
         for i in range(size):
             keep(way, kept, size, row, first, block, i, floats(x)[row * size + i])
-    if way == WHOLE:
+    if is_whole(way):
         for row in range(rows):
-            split_row(whole, size, row, kept + row * size * 4)
-        add_sums(longs(linear), whole, size, rows)
+            make_whole(way, longs(linear), whole, size, row, kept + row * size * 4)
+        if way == WHOLE:
+            add_sums(longs(linear), whole, size, rows)
         kept = whole
-    for begin in (0, 16, 32):
+    for begin in range(0, OUTPUTS, 16):
         last = min(OUTPUTS, begin + 16)
         product(np.float32(0), longs(linear), way, rows, blocks, kept, size, y, OUTPUTS, begin, last, own)
     if way > PARTED:
@@ -73,14 +74,14 @@ class Weight:
         self.linear[Linear.SCALES], self.linear[Linear.SCALE_STRIDE] = self.scales.ctypes.data, self.scales.strides[0]
         self.linear[Linear.NARROW] = narrow
 
-    def times(self, x: np.ndarray, whole: bool = False) -> np.ndarray:
-        """What the kernels make of float32 rows [R, size]."""
+    def times(self, x: np.ndarray, way: int | None = None) -> np.ndarray:
+        """What the kernels make of float32 rows [R, size], by vectors if no way is named."""
         rows = len(x)
         blocks = np.array(row_blocks(rows), dtype=np.int64)
         room = np.zeros(16 * self.size + whole_bytes(self.size) // 4 + 27 * 256, dtype=np.float32)
         layout = tiles.configuration(8)
         y = np.full((rows, OUTPUTS), np.nan, dtype=np.float32)
-        way, places = WHOLE if whole else self.order, (self.linear, blocks, x, y, room, layout)
+        way, places = self.order if way is None else way, (self.linear, blocks, x, y, room, layout)
         linear, block, at, out, own, shape = (place.ctypes.data for place in places)
         _run(linear, way, rows, block, at, self.size, out, own, whole_bytes(self.size), shape)
         return y
@@ -98,6 +99,9 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "int4-32-narrow": {"form": Form.INT4, "size": 416, "group": 32, "narrow": True},
     "int4-64-narrow": {"form": Form.INT4, "size": 192, "group": 64, "narrow": True},
     "int4-128": {"form": Form.INT4, "size": 384, "group": 128},
+    "int4-32-short": {"form": Form.INT4, "size": 32, "group": 32},
+    "int4-64-long": {"form": Form.INT4, "size": 1216, "group": 64},
+    "int4-512-narrow": {"form": Form.INT4, "size": 1024, "group": 512, "narrow": True},
     "int4-row": {"form": Form.INT4, "size": 224, "group": 0},
 }
 
@@ -125,10 +129,10 @@ def test_the_tile_unit_multiplies_by_codes_up_to_the_steps_of_whole_numbers(name
     weight = Weight(**WEIGHTS[name])
     x = rows_of(rows, weight.size) * 10.0 ** np.arange(-8, rows - 8, dtype=np.float32)[:, None]
     expected, bound = weight.expected(x)
-    assert (np.abs(weight.times(x, whole=True) - expected) < 2**-14 * bound).all()
+    assert (np.abs(weight.times(x, WHOLE) - expected) < 2**-14 * bound).all()
     even = np.rint(4 * rows_of(rows, weight.size))  # such rows are whole numbers of any step
     expected, bound = weight.expected(even)
-    assert (np.abs(weight.times(even, whole=True) - expected) < 1e-6 * bound).all()
+    assert (np.abs(weight.times(even, WHOLE) - expected) < 1e-6 * bound).all()
 
 
 @needs_tiles
@@ -138,17 +142,51 @@ def test_what_is_no_number_stays_in_its_row(bad: float) -> None:
         weight = Weight(**WEIGHTS[name])
         x = rows_of(9, weight.size)
         x[0], x[3, 7] = 0, bad
-        found = weight.times(x, whole=True)
+        found = weight.times(x, WHOLE)
         assert np.isnan(found[3]).all()
         assert np.array_equal(found[0], weight.bias), "a row of zeros"
         assert np.isfinite(np.delete(found, 3, axis=0)).all()
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=needs_tiles)])
+INT4 = sorted(name for name in WEIGHTS if name.startswith("int4"))
+
+
+@needs_tiles
+@pytest.mark.parametrize("name", INT4)
+@pytest.mark.parametrize("loudness", [1e-9, 1.0, 1e9])
+def test_vectors_of_bytes_multiply_one_row_up_to_the_steps_of_whole_numbers(name: str, loudness: float) -> None:
+    weight = Weight(**WEIGHTS[name])
+    x = rows_of(1, weight.size) * np.float32(loudness)
+    expected, bound = weight.expected(x)
+    assert (np.abs(weight.times(x, BYTES) - expected) < 2**-14 * bound).all()
+    even = np.rint(4 * rows_of(1, weight.size))
+    expected, bound = weight.expected(even)
+    assert (np.abs(weight.times(even, BYTES) - expected) < 1e-6 * bound).all()
+
+
+@needs_tiles
+@pytest.mark.parametrize("name", INT4)
+def test_vectors_of_bytes_count_a_row_in_the_steps_of_the_tile_unit(name: str) -> None:
+    weight = Weight(**WEIGHTS[name])
+    x = rows_of(1, weight.size)
+    _, bound = weight.expected(x)
+    assert (np.abs(weight.times(x, BYTES) - weight.times(x, WHOLE)) < 1e-6 * bound).all()
+
+
+@needs_tiles
+def test_what_is_no_number_shows_in_every_output_of_one_row() -> None:
+    weight = Weight(**WEIGHTS["int4-32"])
+    x = rows_of(1, weight.size)
+    x[0, 7] = np.inf
+    assert np.isnan(weight.times(x, BYTES)).all()
+    assert np.array_equal(weight.times(np.zeros_like(x), BYTES)[0], weight.bias), "a row of zeros"
+
+
+@pytest.mark.parametrize("way", [None, pytest.param(WHOLE, marks=needs_tiles)])
 @pytest.mark.parametrize("name", sorted(WEIGHTS))
-def test_a_row_gives_the_same_bits_in_any_company(name: str, whole: bool) -> None:
+def test_a_row_gives_the_same_bits_in_any_company(name: str, way: int | None) -> None:
     weight = Weight(**WEIGHTS[name])
     x = rows_of(16, weight.size)
     for rows in (2, 3, 4, 8, 16):
-        alone = np.concatenate([weight.times(x[row : row + 1], whole) for row in range(rows)])
-        assert np.array_equal(alone, weight.times(x[:rows], whole))
+        alone = np.concatenate([weight.times(x[row : row + 1], way) for row in range(rows)])
+        assert np.array_equal(alone, weight.times(x[:rows], way))
