@@ -67,8 +67,8 @@ def _part(_context, pairs, narrow, groups, scales, shifts, later):  # type: igno
                 else:
                     count = builder.sub(builder.shl(left, _I64(1)), _I64(LANES * half))
                     halves.append(load_part(builder, place, first_lanes(builder, count)))
-            store(builder, pick(builder, *halves, EVEN), builder.add(scales, offset))
-            store(builder, pick(builder, *halves, ODD), builder.add(shifts, offset))
+            store(builder, pick(builder, halves[0], halves[1], EVEN), builder.add(scales, offset))
+            store(builder, pick(builder, halves[0], halves[1], ODD), builder.add(shifts, offset))
 
         whole, rest = builder.lshr(groups, _I64(4)), builder.and_(groups, _I64(LANES - 1))
         with builder.if_else(builder.icmp_signed("!=", narrow, _I64(0))) as branches:
