@@ -141,7 +141,7 @@ def _serve(
     log_level: LogLevel = None,
     debug: Debug = False,
 ) -> int:
-    """Start the API without the page."""
+    """Start the API without the page; ends if its model cannot be loaded."""
     overrides = _overrides(host, port, model, device, no_browser, log_level, debug)
     return _start(context.obj, config, overrides, page=False)
 
@@ -395,7 +395,7 @@ def _run(arguments: list[str]) -> int:
         if message.startswith("Usage:"):  # a group of commands without a command
             print(message, file=sys.stderr)
             return 2
-        return _fail(f"{message} `octavo --help` lists the flags.", 2)
+        return _fail(f"{message} `octavo --help` lists the commands, `octavo COMMAND --help` their flags.", 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("Stopped.", 1)
     except BrokenPipeError:  # the reader of standard output has gone

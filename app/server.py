@@ -30,6 +30,7 @@ from octavo.app.monitor.sampler import Sampler
 from octavo.app.ports import page_url
 from octavo.app.restart import RestartNote
 from octavo.app.window import Window
+from octavo.engine.errors import LoadError
 
 if TYPE_CHECKING:
     from octavo.app.config import Settings
@@ -156,7 +157,8 @@ def run_server(
     are answered; then `on_started` is called and, if `open_browser`, the page is shown. The first Ctrl+C lets open
     requests end for a moment, the second ends at once. With `window`, a folder for its files, the page opens in a
     window whose closing ends the server. With `note` the app may start itself anew: the exit code is then
-    `restart.CODE`. Raises UnsafeHostError, StoreError.
+    `restart.CODE`. Raises UnsafeHostError, StoreError and, without the page, on which another model could be chosen,
+    LoadError if the model cannot be loaded.
     """
     values = settings.values
     key = values.server.api_key
@@ -176,6 +178,17 @@ def run_server(
             log.error("The GPU was lost again and again; Octavo does not restart any more. Restart the machine.")
 
     app = create_app(settings, host, store, page=page, news=news, on_gpu_loss=gpu_lost)
+
+    failures: list[str] = []
+
+    def give_up_without_a_model() -> None:
+        if host.state == "ready":
+            remove_listener()
+        elif host.state == "failed" and host.error is not None and not failures:
+            failures.append(host.error)
+            server.stop()
+
+    remove_listener = (lambda: None) if page else host.add_listener(give_up_without_a_model)
 
     def started() -> None:
         host.load(values)
@@ -216,6 +229,8 @@ def run_server(
     if server.restart_reason is not None and note is not None and not server.force_exit:
         note.leave(server.restart_reason, asked_port=values.server.port, port=port)
         return restart.CODE
+    if failures and not server.force_exit:
+        raise LoadError(failures[0])
     return 130 if server.force_exit else 0
 
 

@@ -103,7 +103,8 @@ def _show_running(lock: InstanceLock, settings: Settings, page: bool, opens_brow
     if flags:
         were = "was" if len(flags) == 1 else "were"
         raise OctavoError(
-            f"Octavo is already running at {running.url}, so {', '.join(flags)} {were} not applied.", remedy=stop_first
+            f"Octavo is already running at {running.url} (API: /v1), so {', '.join(flags)} {were} not applied.",
+            remedy=f"{stop_first} A second one needs a data folder of its own (OCTAVO_DATA_DIR).",
         )
     if running.page is not None and running.page != page:
         runs, wanted = ("without its page", "app") if page else ("with its page", "serve")

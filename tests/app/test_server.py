@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,9 @@ from serving import running
 
 from octavo.app.chat.store import ChatStore
 from octavo.app.guards import Guards, UnsafeHostError
+from octavo.app.host import ModelHost
 from octavo.app.server import create_app, run_server
+from octavo.engine.errors import LoadError
 
 SUPPORT = Path(__file__).parent / "support"
 SERVE = """
@@ -230,3 +233,33 @@ def test_a_refused_client_that_never_ends_its_body_is_left_after_a_while(monkeyp
     head = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n"
     with running(Guards(FastAPI(), body_limit_bytes=1000)) as url:
         assert exchanged(url, head).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize("page", [False, pytest.param(True, marks=posix_signals)])
+def test_without_the_page_a_model_that_cannot_be_loaded_ends_the_server(
+    page: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object) -> FakeEngine:
+        raise LoadError("The file is cut off.", remedy="Download it again.")
+
+    host = ModelHost(find=lambda *_: tmp_path, build=build)
+    monkeypatch.setenv("OCTAVO_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("octavo.app.server.ModelHost", lambda: host)
+    begun = threading.Event()
+
+    def look_at_it() -> None:
+        begun.wait(60)
+        assert host.wait(60) == "failed"
+        os.kill(os.getpid(), signal.SIGINT)
+
+    looking = threading.Thread(target=look_at_it) if page else None
+    if looking is not None:
+        looking.start()
+    options = {"page": page, "open_browser": False, "port": free_port(), "on_started": begun.set}
+    if page:  # where another model can be chosen
+        assert run_server(settings(tmp_path), **options) == 0
+    else:
+        with pytest.raises(LoadError, match=r"^The file is cut off\. Download it again\.$"):
+            run_server(settings(tmp_path), **options)
+    if looking is not None:
+        looking.join()

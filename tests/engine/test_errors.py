@@ -17,6 +17,7 @@ NEEDS_NONE = {
 }
 SAYS_ENOUGH = {  # (file, how the message begins)
     ("app/cli.py", "'Nothing was deleted.'"),  # the user answered no
+    ("app/server.py", "failures[0]"),  # as the host words it, with its remedy
     ("app/library/inspect.py", "f'{path} cannot be loaded: '"),  # what it quotes brings its remedy along
     ("app/ui/panels/model_desk.py", "problem"),
 }
