@@ -196,7 +196,7 @@ def test_where_the_context_is_all_the_model_has_no_larger_one_is_offered(server:
     page.wait_for_selector("body.octavo-ready .example")
     hint = page.locator("#composer-hint")
     page.get_by_role("textbox", name="Message").fill("long words " * 900)
-    hint.filter(has_text="That is all this model can hold.").wait_for()
+    hint.filter(has_text="Shorten it or send it in parts. This model can hold no more;").wait_for()
     assert hint.get_by_role("button").count() == 0
 
 
