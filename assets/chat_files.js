@@ -1,7 +1,7 @@
 // Chats as files: downloads of one or all, and import of our own files, of a copy of everything and of ChatGPT's export,
 // zipped or not.
 
-import { ask } from "./api.js";
+import { Failure, ask } from "./api.js";
 import { h } from "./dom.js";
 import { said, t } from "./words.js";
 
@@ -38,9 +38,10 @@ export function chooseFiles() {
   });
 }
 
-/** Import files; returns {added, updated, same, failed, faults} of all together. `onPart(done, total)` tells how far. */
+/** Import files; returns {added, updated, same, failed, faults} of all together; `strange`: a file was of no known kind.
+    `onPart(done, total)` tells how far. */
 export async function importFiles(files, onPart = () => {}) {
-  const sum = { added: 0, updated: 0, same: 0, failed: 0, faults: [] };
+  const sum = { added: 0, updated: 0, same: 0, failed: 0, faults: [], strange: false };
   for (const file of files) {
     const before = sum.faults.length;
     try {
@@ -49,6 +50,7 @@ export async function importFiles(files, onPart = () => {}) {
       else await importTexts(await textsOf(file), sum, onPart);
     } catch (error) {
       sum.failed += 1;
+      sum.strange ||= !(error instanceof Failure); // else it was the way to the server
       sum.faults.push(error instanceof SyntaxError ? t("import.nojson") : error.message);
     }
     sum.faults.push(...sum.faults.splice(before).map((fault) => `${file.name}: ${fault}`));
@@ -87,6 +89,7 @@ async function importDatabase(stream, sum, onPart) {
 
 function addTo(sum, answer) {
   for (const name of ["added", "updated", "same", "failed"]) sum[name] += answer[name];
+  sum.strange ||= answer.faults.some(({ code }) => code === "not_a_chat");
   sum.faults.push(...answer.faults.map(({ code, text }) => said(code, {}, text)));
 }
 

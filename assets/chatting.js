@@ -111,7 +111,7 @@ export class Chatting {
     const sum = await importFiles(files, tell);
     end();
     const parts = ["added", "updated", "same", "failed"].filter((name) => sum[name]).map((name) => t(`import.${name}`, { n: sum[name] }));
-    const text = [parts.join(" · ") || t("import.nothing"), ...new Set(sum.faults)].join("\n");
+    const text = [parts.join(" · ") || t("import.nothing"), ...new Set(sum.faults), ...(sum.strange ? [t("import.takes")] : [])].join("\n");
     this.endImport = toast(text, { kind: sum.failed ? "error" : "plain" });
   }
 
