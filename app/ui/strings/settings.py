@@ -58,7 +58,8 @@ EN: dict[str, str] = {
     "data.delete.ask": "Delete for good?",
     "data.delete.text": "This cannot be undone:",
     "data.deleted": "Deleted.",
-    "settings.lead.speed": "The two switches that make most of the speed. The text stays the same either way.",
+    "settings.lead.speed": "The two switches that make most of the speed. In float32 the text stays the same either way; "
+    "in 16 bit it may differ now and then, where two words are nearly as likely.",
     "settings.lead.model": "Which model is loaded, and how.",
     "settings.lead.engine": "How the engine runs it.",
     "settings.lead.speculation": "Guessing tokens ahead and checking them in one step.",
@@ -174,7 +175,7 @@ ZH_CN: dict[str, str] = {
     "data.delete.ask": "永久删除？",
     "data.delete.text": "此操作无法撤销：",
     "data.deleted": "已删除。",
-    "settings.lead.speed": "对速度影响最大的两个开关。开或关，生成的文字都一样。",
+    "settings.lead.speed": "对速度影响最大的两个开关。在 float32 下，开或关生成的文字都一样；在 16 位下，两个词几乎同样可能时，偶尔会有不同。",
     "settings.lead.model": "加载哪个模型，以及怎样加载。",
     "settings.lead.engine": "引擎怎样运行模型。",
     "settings.lead.speculation": "预先猜出几个词元，再一步验证。",
