@@ -107,7 +107,7 @@ class Monitor {
     this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format && formatName(model.format), model.device && deviceName(model.device)].filter(Boolean).join(" · ");
     this.switches.replaceChildren(...SWITCHES.map((name) => switchLink(name, settings[name] ?? settings.engine?.[name])));
     const last = this.samples.at(-1) ?? {};
-    const most = settings.max_running ?? settings.engine?.max_running;
+    const most = Math.min(settings.max_running ?? settings.engine?.max_running, settings.slots ?? Infinity);
     this.put("speed", now.state === "ready" ? t("figures.speed", { n: speed(this.recentSpeed()) }) : "–", t("monitor.total", { n: totals.generated_tokens }));
     this.put("batch", String(requests.running), most ? t("monitor.of", { n: most }) : "");
     this.put("queue", String(requests.waiting), t("monitor.preempted", { n: totals.preemptions }));

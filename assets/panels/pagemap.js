@@ -89,7 +89,7 @@ export class PageMap {
     const { map } = this;
     this.at = index;
     if (index === null || !map || index >= map.cells.length) {
-      this.tip.textContent = map?.total ? t("pages.each", { n: map.per_cell, m: map.page_size }) : t("pages.none");
+      this.tip.textContent = map?.total ? t(map.slots ? "slots.each" : "pages.each", { n: map.per_cell, m: map.page_size }) : t("pages.none");
       return;
     }
     const [used, shared, cached] = map.cells[index];

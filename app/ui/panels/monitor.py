@@ -54,10 +54,12 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         chats = deps.service.requests()
         names = sorted({chats.get(request, "") for owners in census.owners for request in owners})
         places = {name: at for at, name in enumerate(names)}
+        now = engine.status()
         return {
             "total": census.total,
             "per_cell": census.pages_per_cell,
-            "page_size": engine.status().pages.get("page_size", 0),
+            "page_size": now.pages.get("page_size", 0),
+            "slots": now.settings.get("slots") is not None,  # each is a chat's whole context, not a page
             "cells": census.cells,
             "owners": [sorted({places[chats.get(request, "")] for request in owners}) for owners in census.owners],
             "chats": [{"id": name, "title": titles.of(name)} if name else None for name in names],

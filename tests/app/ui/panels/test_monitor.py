@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -112,6 +113,17 @@ def test_a_square_of_the_map_names_the_chat_whose_it_is(house: House) -> None:
     assert held
     assert all(pages["owners"][at] == [0] for at in held)
     assert sum(used for used, _, _ in pages["cells"]) == len(held)
+
+
+@pytest.mark.parametrize("slots", [None, 16])
+def test_the_map_says_whether_its_squares_are_pages_or_whole_slots(
+    house: House, monkeypatch: pytest.MonkeyPatch, slots: int | None
+) -> None:
+    here = house(engine=slow)
+    (engine,) = here.loads.made
+    now = engine.status()
+    monkeypatch.setattr(engine, "status", lambda: replace(now, settings={**now.settings, "slots": slots}))
+    assert here.get(f"{PATH}/pages")["slots"] is (slots is not None)
 
 
 def test_a_request_of_a_program_has_no_chat(house: House) -> None:
