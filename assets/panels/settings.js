@@ -79,7 +79,7 @@ class SettingsPanel {
   build(state) {
     this.rows.clear();
     const save = (key, value) => this.save(key, value);
-    this.cards = speedCards(state.measured, save);
+    this.cards = speedCards(state.measured, state.gpu, save);
     this.household = new Household(this.page);
     this.data = new Data(this.page);
     const sections = [["speed", [this.cards.element]]];

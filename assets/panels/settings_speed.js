@@ -6,11 +6,11 @@ import { switchControl } from "./settings_controls.js";
 
 const SWITCHES = ["paged_attention", "fusion"];
 
-/** `save(key, value)` answers with why it cannot be so, or null. */
-export function speedCards(measured, save) {
+/** Without a `gpu` the figures say little of this machine: they are folded. `save(key, value)` answers with why it cannot be so, or null. */
+export function speedCards(measured, gpu, save) {
   const model = measured.model.replace(/^shape:/, "");
   const where = t("settings.measured.where", { device: measured.device, model });
-  const cards = new Map(SWITCHES.map((name) => [`engine.${name}`, new Card(`engine.${name}`, measured.switches[name] ?? {}, where, save)]));
+  const cards = new Map(SWITCHES.map((name) => [`engine.${name}`, new Card(`engine.${name}`, measured.switches[name] ?? {}, where, gpu, save)]));
   const about = h("p", { class: "measured" }, t("settings.measured", { device: measured.device, model, date: measured.date }));
   const command = h("p", { class: "measured" }, t("settings.measure.here"), " ", h("code", {}, "octavo bench --compare fusion,paged_attention"));
   return {
@@ -20,7 +20,7 @@ export function speedCards(measured, save) {
 }
 
 class Card {
-  constructor(key, figures, where, save) {
+  constructor(key, figures, where, gpu, save) {
     const id = `speed-${key.replace(".", "-")}`;
     this.title = h("label", { for: id });
     this.about = h("p", { class: "about", id: `${id}-about` });
@@ -36,8 +36,9 @@ class Card {
       },
     });
     const bars = Object.entries(figures).map(([workload, { on, off }]) => comparison(workload, where, on, off));
+    const shown = gpu || !bars.length ? bars : [h("details", {}, h("summary", {}, t("settings.measured.elsewhere")), ...bars)];
     const head = h("div", { class: "card-head" }, this.title, h("code", {}, key), this.switch.element);
-    this.element = h("div", { class: "card-speed", "data-key": key }, head, this.about, ...bars, this.error, this.foot);
+    this.element = h("div", { class: "card-speed", "data-key": key }, head, this.about, ...shown, this.error, this.foot);
   }
 
   update(key) {

@@ -83,7 +83,7 @@ def _is_shared(page: Page, x: float, y: float) -> bool:
 def _settings(page: Page, address: str, folder: Path) -> None:
     _ask(page, address)
     page.goto(f"{page.url}#settings/speed")
-    page.locator(".panel-settings .bar, .panel-settings [data-key='engine.fusion']").first.wait_for()
+    page.locator(".panel-settings .card-speed").first.wait_for()
     page.wait_for_timeout(500)
     page.screenshot(path=folder / "settings.png")
     _stop(page)

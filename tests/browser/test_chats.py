@@ -261,7 +261,8 @@ def test_notes_name_each_fault_on_its_line_and_stay_while_the_keyboard_is_in_the
     lines = note.inner_text().splitlines()
     assert lines[:2] == ["2 could not be read", "broken.json: This is not a JSON file."]
     assert lines[2] == "hello.json: Not a chat of Octavo or ChatGPT."
-    assert lines[3].startswith("What can be imported: Octavo's own .json") and len(lines) == 4  # once for both
+    assert lines[3].startswith("What can be imported: Octavo's own .json")
+    assert len(lines) == 4  # once for both
 
     page.clock.install()
     bring(page, broken)

@@ -55,7 +55,9 @@ def test_a_setting_is_changed_reloaded_and_edited_by_hand_while_a_chat_goes_on(h
     place(home, "Settings")
     fusion = home.get_by_role("switch", name="Fusion")
     assert fusion.get_attribute("aria-checked") == "true"
-    home.locator("[data-key='engine.fusion'] .change").first.filter(has_text=re.compile("as fast$")).wait_for()
+    home.locator("[data-key='engine.fusion'] .change").first.filter(has_text=re.compile("as fast$")).wait_for(
+        state="attached"
+    )
     fusion.click()
     home.wait_for_selector("#octavo-header .pending:not([hidden])")
     assert "fusion: false" in file.read_text(encoding="utf-8")
@@ -159,6 +161,40 @@ def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page, h
     home.reload()
     until(home, f"{made} >= {before}")
     home.get_by_text("Totals count from Octavo's start").wait_for()
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_figures_of_a_gpu_are_folded_where_there_is_none(home: Page, gpu: bool) -> None:
+    def answer_with(route: Any) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"gpu": gpu})
+
+    home.route("**/api/ui/settings", answer_with)
+    place(home, "Settings")
+    card = home.locator("[data-key='engine.paged_attention']")
+    card.get_by_role("switch").wait_for()
+    assert card.locator(".comparison").first.is_visible() == gpu
+    if not gpu:
+        card.get_by_text("Measured on another machine, with a GPU").click()
+        card.locator(".comparison").first.wait_for()
+
+
+def test_the_monitor_speaks_of_slots_and_of_the_chats_that_fit_where_paging_is_off(home: Page) -> None:
+    def slots(route: Any) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"slots": True, "page_size": 8192})
+
+    def settings(route: Any) -> None:
+        response = route.fetch()
+        picture = response.json()
+        picture["now"]["settings"] |= {"max_running": 64, "slots": 16}
+        route.fulfill(response=response, json=picture)
+
+    home.route("**/api/ui/monitor/pages?*", slots)
+    home.route(re.compile(r"/api/ui/monitor(\?.*)?$"), settings)
+    place(home, "Monitor")
+    home.get_by_text("of 16 at once", exact=True).wait_for()
+    home.get_by_text("Each square is a slot for one chat, 8,192 tokens long.").wait_for()
 
 
 def test_every_list_to_choose_from_shows_that_it_is_one(home: Page) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from octavo.app.api.errors import ApiError
 from octavo.app.config import ConfigError, format_size, save, schema
 from octavo.app.config.form import forms
 from octavo.app.data_files import MOVE_NOTE
+from octavo.app.hardware import look
 from octavo.app.ui.panels import data, household
 from octavo.app.ui.panels.deps import PanelDeps
 from octavo.app.ui.panels.local import is_here, not_from_here
@@ -75,6 +77,12 @@ def add_routes(app: FastAPI, deps: PanelDeps) -> None:
         return {}
 
 
+@cache
+def has_gpu() -> bool:
+    """Whether this machine has a GPU as the measured ones are; the driver is asked once."""
+    return bool(look().gpus)
+
+
 class SettingsPanel:
     """What the routes do."""
 
@@ -119,6 +127,7 @@ class SettingsPanel:
             "keys": rows,
             "pending": pending,
             "measured": measured(),
+            "gpu": has_gpu(),
         }
 
     def save(self, changes: object, local: bool) -> None:

@@ -56,7 +56,7 @@ EN: dict[str, str] = {
     "import.nothing": "There are no chats in it.",
     "import.nojson": "This is not a JSON file.",
     "import.nozip": "This zip file cannot be read.",
-    "import.takes": "What can be imported: Octavo's own .json, .zip and .sqlite3, and ChatGPT's export (.zip or .json).",
+    "import.takes": "What can be imported: Octavo's own .json, .zip and .sqlite3, and ChatGPT's export (.zip, .json).",
     "import.large": "“{title}” is too large.",
     "said.not_a_chat": "Not a chat of Octavo or ChatGPT.",
     "import.added.one": "{n} chat added",

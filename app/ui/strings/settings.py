@@ -58,8 +58,8 @@ EN: dict[str, str] = {
     "data.delete.ask": "Delete for good?",
     "data.delete.text": "This cannot be undone:",
     "data.deleted": "Deleted.",
-    "settings.lead.speed": "The two switches that make most of the speed. In float32 the text stays the same either way; "
-    "in 16 bit it may differ now and then, where two words are nearly as likely.",
+    "settings.lead.speed": "The two switches that make most of the speed. In float32 the text stays the same "
+    "either way; in 16 bit it may differ now and then, where two words are nearly as likely.",
     "settings.lead.model": "Which model is loaded, and how.",
     "settings.lead.engine": "How the engine runs it.",
     "settings.lead.speculation": "Guessing tokens ahead and checking them in one step.",
@@ -90,6 +90,7 @@ EN: dict[str, str] = {
     "settings.secret.set": "set",
     "settings.secret.remove": "Remove",
     "settings.measured.where": "{device}, {model}",
+    "settings.measured.elsewhere": "Measured on another machine, with a GPU",
     "settings.measured": "Generated tokens per second, measured on {device} with {model}, {date}.",
     "settings.measure.here": "To measure this machine:",
     "settings.times": "{n}× as fast",
@@ -175,7 +176,8 @@ ZH_CN: dict[str, str] = {
     "data.delete.ask": "永久删除？",
     "data.delete.text": "此操作无法撤销：",
     "data.deleted": "已删除。",
-    "settings.lead.speed": "对速度影响最大的两个开关。在 float32 下，开或关生成的文字都一样；在 16 位下，两个词几乎同样可能时，偶尔会有不同。",
+    "settings.lead.speed": "对速度影响最大的两个开关。在 float32 下，开或关生成的文字都一样；"
+    "在 16 位下，两个词几乎同样可能时，偶尔会有不同。",
     "settings.lead.model": "加载哪个模型，以及怎样加载。",
     "settings.lead.engine": "引擎怎样运行模型。",
     "settings.lead.speculation": "预先猜出几个词元，再一步验证。",
@@ -206,6 +208,7 @@ ZH_CN: dict[str, str] = {
     "settings.secret.set": "已设置",
     "settings.secret.remove": "移除",
     "settings.measured.where": "{device}，{model}",
+    "settings.measured.elsewhere": "在另一台有显卡的电脑上测得的数据",
     "settings.measured": "每秒生成的词元数，{date} 在 {device} 上用 {model} 测得。",
     "settings.measure.here": "在这台电脑上测量：",
     "settings.times": "快到 {n} 倍",

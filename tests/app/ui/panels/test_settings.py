@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from fake_engine import FakeEngine
 from octavo.app.config import schema
 from octavo.app.config.form import forms
 from octavo.app.data_files import MOVE_NOTE
+from octavo.app.ui.panels import settings as panel
 from octavo.app.ui.panels.measured import NAME, SWITCHES, extract, measured
 from octavo.app.ui.strings.keys import KEYS
 
@@ -224,6 +226,18 @@ def test_a_folder_is_not_prepared_for_chats_if_the_change_is_refused(
     target = tmp_path / "new home"
     assert change(here, app__data_folder=str(target), server__port=70_000).status_code == 400
     assert not (target / MOVE_NOTE).exists()
+
+
+@pytest.mark.parametrize("gpus", [(), ("an H200",)])
+def test_the_page_learns_whether_this_machine_has_a_gpu_as_the_measured_one(
+    house: House, monkeypatch: pytest.MonkeyPatch, gpus: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(panel, "look", lambda: SimpleNamespace(gpus=gpus))
+    panel.has_gpu.cache_clear()
+    try:
+        assert house().get(PATH)["gpu"] is bool(gpus)
+    finally:
+        panel.has_gpu.cache_clear()
 
 
 def test_the_measured_difference_is_that_of_the_benchmarks_own_file() -> None:
