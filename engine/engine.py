@@ -343,11 +343,11 @@ class Engine:
         stream = self._streams.get(request_id)
         if stream is None:
             return
-        stream.push(event)
         ended = isinstance(event, Finished)
-        self._waker.add(stream, urgent=ended)
         if ended:
-            del self._streams[request_id]
+            del self._streams[request_id]  # first: whoever reads of the end may ask again at once
+        stream.push(event)
+        self._waker.add(stream, urgent=ended)
 
     def _end_all(self, message: str) -> None:
         try:

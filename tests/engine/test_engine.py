@@ -14,7 +14,8 @@ from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.engine import Engine, EngineParts, ModelInfo
 from octavo.engine.errors import ContextOverflowError, EngineClosedError, QueueFullError, RequestError
-from octavo.engine.request import Delta, Finished, SamplingParams
+from octavo.engine.request import Delta, Event, Finished, SamplingParams
+from octavo.engine.stream import EventStream, RequestHandle
 
 Make = Callable[..., Any]
 Greedy = Callable[[list[int], int], list[int]]
@@ -107,6 +108,24 @@ def test_one_request_over_the_queue_limit_is_refused_until_others_have_ended(eng
         assert handle.result().finished.reason == "length"
     assert engine.settle(LONGEST_S)
     assert engine.submit([6], SamplingParams(max_tokens=1)).result().finished.reason == "length"
+
+
+def test_who_reads_of_an_end_may_ask_again_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[RequestHandle] = []
+    push = EventStream.push
+
+    def heard(stream: EventStream, event: Event) -> None:
+        push(stream, event)
+        if isinstance(event, Finished) and not again:
+            again.append(engine.submit([6], SamplingParams(max_tokens=1)))
+
+    monkeypatch.setattr(EventStream, "push", heard)
+    engine.gate.clear()  # type: ignore[attr-defined]
+    full = [engine.submit([5, i], SamplingParams(max_tokens=2)) for i in range(3)]
+    engine.gate.set()  # type: ignore[attr-defined]
+    for handle in full:
+        assert handle.result().finished.reason == "length"
+    assert again[0].result().finished.reason == "length"
 
 
 def test_an_aborted_reply_keeps_what_it_has_and_leaves_nothing_behind(engine: Engine) -> None:
