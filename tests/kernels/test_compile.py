@@ -35,6 +35,7 @@ def test_every_kernel_compiles_for_every_generation(tmp_path, recorded):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
     print(done.stdout[-6000:], done.stderr[-2000:])
     assert done.returncode == 0
+    assert "FP_FUSION" not in done.stderr  # Triton warns where products and sums may come apart in its next version
     found = re.findall(r"sm_(\d+): (\d+) variants of \d+ kernels compiled", done.stdout)
     assert {int(target): int(variants) for target, variants in found} == Counter(job.target for job in choose(recorded))
 
