@@ -5,29 +5,30 @@ import { Files } from "./attachments.js";
 import { toast } from "./dialog.js";
 import { h, icon, iconButton } from "./dom.js";
 import { Gauge } from "./gauge.js";
+import { keep, kept } from "./kept.js";
 import { nonce } from "./live.js";
 import { newChat } from "./new_chat.js";
+import { Outbox } from "./outbox.js";
 import { shortcut } from "./shortcuts.js";
 import { said, t } from "./words.js";
 
 const TALLEST_SHARE = 0.4; // of the window's height
-const SENDS_WITHIN_MS = 10_000; // what is sent without a connection goes out by itself if there is one so soon
 
 export class Composer {
   /**
-   * `actions`: send({text, nonce, files, settings}) returns false if it could not be sent; stop(); reading(reading)
-   * shows how full the window is; go(panel, path).
+   * `actions`: send({nonce, text, chat, files, settings, temporary, again}) returns false if it could not be sent;
+   * isTemporary() of what is sent now; stop(); reading(reading) shows how full the window is; go(panel, path).
    */
   constructor(panel, actions) {
     this.actions = actions;
     this.chat = null;
     this.writing = false;
-    this.sending = null; // {nonce, text, chat, files} until the server answers
+    this.outbox = new Outbox();
+    this.sending = null; // of the outbox, until the server answers
     this.lastReading = null;
     this.last = null; // id of the last turn that is shown, once it is known
     this.isLargest = false; // the context is all that the model can have
     this.reach = "open"; // "lost": nothing is heard of Octavo; "closed": it has ended
-    this.unsent = null; // {text, chat, timer}: to be sent when the connection is there
     this.text = h("textarea", {
       rows: "1",
       placeholder: t("composer.placeholder"),
@@ -95,7 +96,6 @@ export class Composer {
 
   /** Turn to another chat (null: a new one): its draft comes back. */
   open(chat) {
-    this.takeUnsent();
     this.chat = chat;
     this.lastReading = this.last = null;
     this.text.value = sessionStorage.getItem(this.draftKey) ?? "";
@@ -155,7 +155,7 @@ export class Composer {
   }
 
   changed() {
-    this.takeUnsent();
+    this.takeBack();
     keep(this.draftKey, this.text.value);
     this.say(null);
     this.fit();
@@ -165,6 +165,7 @@ export class Composer {
 
   filesChanged() {
     if (!this.gauge) return; // still being put together
+    if (!same(this.outbox.of(this.chat)?.files ?? [], this.files.ids)) this.takeBack();
     const files = this.files.kept;
     keep(this.filesKey, files.length ? JSON.stringify(files) : "");
     this.update();
@@ -201,40 +202,48 @@ export class Composer {
       return;
     }
     // The same text for the same chat is the same sending: if an answer was lost, the server knows it by its name.
-    const again = this.lost && this.lost.text === text && this.lost.chat === this.chat && same(this.lost.files, files);
-    this.sending = again ? this.lost : { nonce: nonce(), text, chat: this.chat, files, settings: this.draft.settings };
-    if (!this.actions.send(this.sending)) {
-      this.sending = null;
-      if (this.reach === "closed") this.say(t("composer.offline"));
-      else this.sendLater(text);
+    const known = this.outbox.of(this.chat);
+    const isKnown = known && known.text === text && same(known.files, files);
+    const temporary = this.actions.isTemporary();
+    this.post(isKnown ? known : { nonce: nonce(), text, chat: this.chat, files, settings: this.draft.settings, temporary });
+  }
+
+  /** Send it, or let it wait for the connection. */
+  post(sending) {
+    this.outbox.put(sending);
+    if (this.actions.send(sending)) {
+      this.sending = sending;
+      sending.again = true; // from now on it may have been stored
+      this.outbox.save();
     }
+    this.say(null);
     this.update();
   }
 
-  /** There is no connection yet, or none again: what was to be sent goes out with it, unless that takes too long. */
-  sendLater(text) {
-    clearTimeout(this.unsent?.timer);
-    const timer = setTimeout(() => {
-      this.unsent = null;
-      this.say(t("composer.offline"), "error");
-    }, SENDS_WITHIN_MS);
-    this.unsent = { text, chat: this.chat, timer };
-    this.say(t("composer.waits"));
+  /** What waits goes out, one after the other. */
+  postNext() {
+    const [next] = this.outbox.items;
+    if (next && !this.sending) this.post(next);
   }
 
-  /** Whether something waited for the connection that the reader still wants to send; it waits no longer. */
-  takeUnsent() {
-    const { unsent } = this;
-    clearTimeout(unsent?.timer);
-    this.unsent = null;
-    return unsent !== null && unsent.text === this.text.value && unsent.chat === this.chat;
+  /** The reader changes what was sent here: it is not to be sent any more as it was. */
+  takeBack() {
+    this.outbox.drop(this.outbox.of(this.chat));
+  }
+
+  /** Whether what stands here goes out by itself. */
+  get waits() {
+    const sending = this.outbox.of(this.chat);
+    return sending !== null && sending !== this.sending;
   }
 
   /** The server has stored it. */
   sent(message) {
-    if (this.sending?.nonce !== message.nonce) return false;
-    const { chat, text, files } = this.sending;
-    this.sending = this.lost = null;
+    const { sending } = this;
+    if (sending?.nonce !== message.nonce) return false;
+    const { chat, text, files } = sending;
+    this.sending = null;
+    this.outbox.drop(sending);
     sessionStorage.removeItem(`octavo-draft-${chat ?? ""}`);
     sessionStorage.removeItem(`octavo-files-${chat ?? ""}`);
     if (chat === null) newChat.settings = null;
@@ -243,13 +252,23 @@ export class Composer {
     this.say(null);
     this.fit();
     this.update();
+    this.postNext();
     return true;
   }
 
   refused(message) {
-    if (this.sending?.nonce === message.nonce) this.sending = null;
-    if (this.lost?.nonce === message.nonce) this.lost = null;
+    const sending = this.sending?.nonce === message.nonce ? this.sending : null;
     const words = said(message.code, message.values, [message.message, message.remedy].filter(Boolean).join(" "));
+    if (sending) {
+      this.sending = null;
+      this.outbox.drop(sending);
+      this.postNext();
+    }
+    if (sending && sending.chat !== this.chat) {
+      toast(words, { kind: "error" }); // its text is still there in its chat
+      this.update();
+      return;
+    }
     const isFull = message.code === "too_long" || message.code === "context_full";
     this.say(isFull ? this.full(words) : words, "error", this.waysOut(message.code));
     this.update();
@@ -260,25 +279,19 @@ export class Composer {
   setReach(reach) {
     if (reach === this.reach) return;
     this.reach = reach;
-    if (reach === "closed") this.takeUnsent();
-    if (!this.unsent) this.say(null);
+    this.say(null);
     this.update();
   }
 
   connectionLost() {
-    const { sending } = this;
-    this.lost = sending ?? this.lost;
-    this.sending = null;
-    // In a chat that is there the server knows a sending by its name, and takes it once.
-    if (sending && sending.chat !== null && sending.chat === this.chat) this.sendLater(sending.text);
+    this.sending = null; // whether it has been stored is not known: it goes out again under its name
+    if (this.waits) this.say(null);
     this.update();
   }
 
   connectionBack() {
     this.setReach("open");
-    const sends = this.takeUnsent();
-    if (this.hint.dataset.about === "connection") this.say(null);
-    if (sends) this.send();
+    this.postNext();
     if (!this.lastReading) this.gauge.soon({ now: true });
   }
 
@@ -342,16 +355,14 @@ export class Composer {
 
   /** A line under the box; null: what is to be said of the window, else the usual hint. */
   say(text, kind = "calm", actions = []) {
-    if (text === null && this.reach !== "open") {
-      [text, kind] = [t(this.reach === "closed" ? "composer.closed" : "composer.offline"), "error"];
-    }
+    const isClosed = this.reach === "closed";
+    if (text === null && this.waits) text = t(isClosed ? "composer.waits.closed" : "composer.waits");
+    else if (text === null && this.reach !== "open") [text, kind] = [t(isClosed ? "composer.closed" : "composer.offline"), "error"];
     const window = text === null ? this.windowWords() : null;
     const [words, how, ways] = window ?? [text ?? t("composer.hint"), kind, actions];
     this.hint.className = `hint ${how}`;
     this.hint.classList.toggle("idle", text === null && !window);
-    const isConnection = [t("composer.offline"), t("composer.closed"), t("composer.waits")].includes(text);
     if (window) this.hint.dataset.about = "window";
-    else if (isConnection) this.hint.dataset.about = "connection";
     else delete this.hint.dataset.about;
     const buttons = ways.map(({ label, run }) => h("button", { type: "button", class: "link", onclick: run }, label));
     if (this.hint.textContent !== [words, ...ways.map(({ label }) => label)].join(""))
@@ -380,7 +391,7 @@ export class Composer {
     const idle = !this.writing && (empty || tooLong || this.sending !== null);
     if (!this.writing) this.button.title = tooLong ? this.windowWords()?.[0] ?? label : label;
     if (idle && document.activeElement === this.button) this.focus(); // a disabled button would lose the keyboard
-    this.button.disabled = idle || this.reach === "closed";
+    this.button.disabled = idle;
   }
 }
 
@@ -406,23 +417,6 @@ function takeDrops(take) {
     mark(-Infinity);
     take(event.dataTransfer.files);
   });
-}
-
-function keep(key, text) {
-  try {
-    if (text) sessionStorage.setItem(key, text);
-    else sessionStorage.removeItem(key);
-  } catch {
-    // a text larger than the browser keeps: it is there until the tab closes
-  }
-}
-
-function kept(key) {
-  try {
-    return JSON.parse(sessionStorage.getItem(key)) ?? [];
-  } catch {
-    return [];
-  }
 }
 
 function same(first, second) {

@@ -58,17 +58,8 @@ class Page {
       () => this.talkChanged(),
     );
     this.composer = new Composer(composer, {
-      send: ({ text, nonce: name, files, settings }) =>
-        say({
-          k: "send",
-          chat: this.chat,
-          text,
-          nonce: name,
-          files,
-          settings,
-          after: this.talk.chat?.last?.id,
-          temporary: this.chatting.takesTemporary(this.chat),
-        }),
+      send: (sending) => say({ k: "send", ...sending, after: this.talk.lastOf(sending.chat) }),
+      isTemporary: () => this.chatting.takesTemporary(this.chat),
       stop: () => say({ k: "stop", chat: this.chat }),
       reading: (reading) => this.header.context(reading),
       go: (name, path) => this.panels.go(name, path),
@@ -151,7 +142,6 @@ class Page {
     this.header.connected(true);
     this.ask();
     this.list.connectionBack();
-    this.composer.connectionBack();
   }
 
   /** The connection was lost, or could not be made once more. */
@@ -200,8 +190,8 @@ class Page {
     if (this.chatting.take(message)) return;
     switch (message.k) {
       case "hello":
-        this.checkBuild(message.build);
         this.header.configuredTheme(message.theme);
+        if (this.isOurs(message.build)) this.composer.connectionBack();
         break;
       case "model":
         this.header.model(message);
@@ -260,10 +250,11 @@ class Page {
   }
 
   /** The server was updated: old files must not talk to it. Once only, should the browser insist on them. */
-  checkBuild(theirs) {
-    if (theirs === build || sessionStorage.getItem("octavo-build") === theirs) return;
+  isOurs(theirs) {
+    if (theirs === build || sessionStorage.getItem("octavo-build") === theirs) return true;
     sessionStorage.setItem("octavo-build", theirs);
     location.reload();
+    return false;
   }
 
   /** The first message of a new chat has made it a chat. */

@@ -178,6 +178,11 @@ export class Talk {
     this.chats.delete(id);
   }
 
+  /** The id of the newest turn of a chat that was seen here. */
+  lastOf(id) {
+    return this.chats.get(id)?.last?.id;
+  }
+
   /** Octavo is gone or out of reach, as `words` say: the replies that were being written rest here. */
   freeze(words) {
     for (const chat of this.chats.values()) {

@@ -113,6 +113,10 @@ class ChatService:
             newer[running.id] = running
         return replace(chat, messages=tuple(_as_far_as(newer, message) for message in chat.messages))
 
+    def chat_begun_by(self, nonce: str) -> str | None:
+        """The lasting chat of which the turn sent under `nonce` is the first, if it was stored."""
+        return self.store.chat_begun_by(nonce)
+
     def update_chat(
         self,
         chat_id: str,

@@ -281,6 +281,16 @@ class ChatStore(ReplyStore):
             row = db.execute("SELECT * FROM messages WHERE chat_id = ? AND nonce = ?", (chat_id, nonce)).fetchone()
         return None if row is None else to_message(row)
 
+    def chat_begun_by(self, nonce: str) -> str | None:
+        """The chat whose first turn was stored under the sender's `nonce`."""
+        with self._file.reading() as db:
+            row = db.execute(
+                "SELECT chat_id FROM messages m JOIN chats c ON c.id = m.chat_id"
+                " WHERE m.nonce = ? AND m.parent_id IS NULL AND c.deleted_s IS NULL",
+                (nonce,),
+            ).fetchone()
+        return None if row is None else row["chat_id"]
+
     def replies_to(self, message_id: str) -> list[Message]:
         """All turns that follow a message, the oldest first."""
         with self._file.reading() as db:

@@ -98,12 +98,17 @@ class Hub:
             task.add_done_callback(lambda _: self._opening.pop(chat_id, None))
         return await asyncio.shield(task)
 
-    async def begin(self, nonce: str, *, temporary: bool = False) -> str:
-        """The chat that a first message of this name makes: a new one, or if its answer was lost the same again."""
-        return await patiently(lambda: self._begin(nonce, temporary))
+    async def begin(self, nonce: str, *, temporary: bool = False, again: bool = False) -> str:
+        """The chat that a first message of this name makes: a new one, or if its answer was lost the same again.
 
-    def _begin(self, nonce: str, temporary: bool) -> str:
+        `again`: it may have been stored before, perhaps by a server that has ended since.
+        """
+        return await patiently(lambda: self._begin(nonce, temporary, again))
+
+    def _begin(self, nonce: str, temporary: bool, again: bool) -> str:
         chat_id = self._begun.get(nonce)
+        if chat_id is None and again:
+            chat_id = self._service.chat_begun_by(nonce)
         if chat_id is None:
             chat_id = self._begun[nonce] = self._service.create_chat(temporary=temporary).id
             if len(self._begun) > REMEMBERED_BEGINNINGS:

@@ -237,7 +237,8 @@ class Tab:
         listed = command.get("files")
         files = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
         if chat_id is None:
-            chat_id = await self._hub.begin(nonce, temporary=command.get("temporary") is True)
+            temporary, again = command.get("temporary") is True, command.get("again") is True
+            chat_id = await self._hub.begin(nonce, temporary=temporary, again=again)
         try:
             if created and command.get("settings") is not None:
                 own = read_settings(command["settings"])

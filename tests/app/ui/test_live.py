@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from hosting import GatedLoads, settings
 
 from octavo.app.chat.store import ChatStore
 from octavo.app.server import create_app
+from octavo.app.ui.hub import Hub
 from octavo.app.ui.live import LONGEST_TEXT, PATH, add_live_route
 
 BASE = "http://127.0.0.1:7860"
@@ -124,6 +126,15 @@ def test_a_first_message_whose_answer_was_lost_makes_no_second_chat(tab: Speaker
     tab.say(k="open", chat=None)
     tab.say(k="send", chat=None, text="Hello", nonce="n1")
     assert tab.until("sent")["chat"] == first
+
+
+def test_the_next_server_knows_a_first_message_that_was_stored_before(client: TestClient, tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    first = tab.until("sent")["chat"]
+    state = client.app.state  # type: ignore[attr-defined]
+    later = Hub(state.service, state.host, state.settings)
+    assert asyncio.run(later.begin("n1", again=True)) == first
+    assert asyncio.run(later.begin("n2", again=True)) != first  # this one was not
 
 
 @pytest.mark.parametrize("text", ["", "  \n "])
