@@ -67,7 +67,7 @@ class RoundedCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if not self._make_room(size):
-                log.info("Rounded weights of %d MB are not kept: the disk of %s is too full.", size >> 20, self.folder)
+                log.info("Rounded weights of %d MiB are not kept: the disk of %s is too full.", size >> 20, self.folder)
                 return False
             write_safetensors(path, entries, planes)
         except OSError as error:

@@ -87,7 +87,7 @@ class FormatChoice:
             return formats
         notice = (
             f"The weights stay packed ({kinds}): as {str(self.dtype).removeprefix('torch.')} they would take "
-            f"{needed / 1e9:.1f} GB of the {free_bytes / 1e9:.1f} GB that are free. This is slower."
+            f"{needed / 2**30:.1f} GiB of the {free_bytes / 2**30:.1f} GiB that are free. This is slower."
         )
         log.warning("%s", notice)
         return Formats(formats.linears, formats.head, held, (notice,))

@@ -30,9 +30,9 @@ ZH_CN: dict[str, str] = {
     "Octavo has a decoder for.": (
         "{name} 用 transformers 自己的层和 Octavo 的注意力运行：结果正确，但比 Octavo 有解码器的架构慢。"
     ),
-    "The weights stay packed ({kinds}): as {dtype} they would take {needed} GB of the {free} GB that are free. "
+    "The weights stay packed ({kinds}): as {dtype} they would take {needed} GiB of the {free} GiB that are free. "
     "This is slower.": (
-        "权重保持压缩（{kinds}）：展开为 {dtype} 需要 {needed} GB，而可用的只有 {free} GB。这样会慢一些。"
+        "权重保持压缩（{kinds}）：展开为 {dtype} 需要 {needed} GiB，而可用的只有 {free} GiB。这样会慢一些。"
     ),
     "Only copies are guessed ahead: {reason}": "只预测重复的文字：{reason}",
     "Tokens are computed one at a time: {reason}": "词元逐个计算：{reason}",

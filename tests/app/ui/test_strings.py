@@ -46,6 +46,13 @@ def test_whatever_an_error_can_say_is_said_in_every_language(language: str) -> N
         assert sorted(set(re.findall(r"\{\w+\}", text))) == sorted(re.findall(r"\{\w+\}", form)), form
 
 
+def test_sizes_are_told_in_one_unit() -> None:
+    """A file that is 93 MB in one place and 89 MiB in another seems to be two."""
+    said = [text for words in LANGUAGES.values() for text in words.values()]
+    said += [text for forms in SENTENCES.values() for pair in forms.items() for text in pair]
+    assert [text for text in said if re.search(r"\b[KkMGT]B\b", text)] == []
+
+
 def test_every_format_that_weights_can_have_is_explained() -> None:
     for words in LANGUAGES.values():
         explained = {key.removeprefix("format.about.") for key in words if key.startswith("format.about.")}
