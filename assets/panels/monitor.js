@@ -106,6 +106,8 @@ class Monitor {
     const { model, requests, totals, settings } = now;
     this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format && formatName(model.format), model.device && deviceName(model.device)].filter(Boolean).join(" · ");
     this.switches.replaceChildren(...SWITCHES.map((name) => switchLink(name, settings[name] ?? settings.engine?.[name])));
+    const hasSlots = Boolean(settings.slots); // each a chat's whole context, where nothing is paged
+    this.plots.find(({ series }) => series.includes("pages_used")).plot.rename(t(hasSlots ? "monitor.plot.slots" : "monitor.plot.pages"));
     const last = this.samples.at(-1) ?? {};
     const most = Math.min(settings.max_running ?? settings.engine?.max_running, settings.slots ?? Infinity);
     this.put("speed", now.state === "ready" ? t("figures.speed", { n: speed(this.recentSpeed()) }) : "–", t("monitor.total", { n: totals.generated_tokens }));

@@ -40,6 +40,10 @@ export class Plot {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
+  rename(title) {
+    this.title = this.element.querySelector(".plot-title").textContent = title;
+  }
+
   /** `samples`: objects with `at_s` and a number or null for each series; the last `seconds` are shown. */
   update(samples, seconds, nowS) {
     this.samples = samples;

@@ -195,6 +195,9 @@ def test_the_monitor_speaks_of_slots_and_of_the_chats_that_fit_where_paging_is_o
     place(home, "Monitor")
     home.get_by_text("of 16 at once", exact=True).wait_for()
     home.get_by_text("Each square is a slot for one chat, 8,192 tokens long.").wait_for()
+    home.locator(".plot-title", has_text="Slots").wait_for()
+    home.get_by_role("img", name="Slots:").wait_for()
+    assert home.locator(".plot-title", has_text="Pages").count() == 0
 
 
 def test_every_list_to_choose_from_shows_that_it_is_one(home: Page) -> None:
