@@ -217,7 +217,10 @@ export class ChatList {
     }
     for (const id of this.rows.keys()) if (!this.chats.has(id)) this.rows.delete(id);
     nodes.push(this.end);
+    const rows = () => [...this.list.querySelectorAll(".row-chat")];
+    const focused = rows().findIndex((row) => row.contains(document.activeElement));
     place(this.list, nodes);
+    if (focused >= 0 && document.activeElement === document.body) rows().slice(0, focused + 1).at(-1)?.querySelector("a")?.focus();
   }
 
   row(chat) {

@@ -7,6 +7,8 @@ import { nonce } from "./live.js";
 import { tell } from "./model_actions.js";
 import { said, shownModel, t } from "./words.js";
 
+const UNDO_MS = 30_000; // so long a deletion offers to be undone
+
 export class Chatting {
   /** `page`: say(command), open(id), chat(), list(), talk(), models() as the board tells of them. */
   constructor(page) {
@@ -26,7 +28,7 @@ export class Chatting {
       stop: (chat) => say({ k: "stop", chat }),
       update: (chat, values) => say({ k: "update", chat, ...values }),
       organize: (chat) => this.organize(chat),
-      delete: (chat) => this.delete(chat),
+      delete: (chat) => say({ k: "delete", chat }), // no question: it can be undone
       keep: (chat) => say({ k: "keep", chat }),
       export: exportChats,
       import: () => this.import(),
@@ -63,13 +65,6 @@ export class Chatting {
     const id = this.page.chat();
     this.temporary = false;
     this.page.talk().showTemporary(Boolean(id?.startsWith("tmp-")), () => this.say({ k: "keep", chat: id }));
-  }
-
-  async delete(id) {
-    const chat = this.page.list().get(id);
-    const text = t("delete.text", { title: chat?.title || t("chats.untitled") });
-    const agreed = await confirm({ title: t("delete.title"), text, yes: t("delete.yes"), no: t("delete.no"), danger: true });
-    if (agreed) this.say({ k: "delete", chat: id });
   }
 
   /** Ask for the folder and the tags of a chat. */
@@ -190,6 +185,7 @@ export class Chatting {
         this.undoing.set(
           message.chat,
           toast(t("delete.done", { title: message.title || t("chats.untitled") }), {
+            ms: UNDO_MS,
             action: { label: t("delete.undo"), run: () => this.say({ k: "restore", chat: message.chat }) },
           }),
         );

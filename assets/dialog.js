@@ -58,8 +58,11 @@ function watchShelf() {
   addEventListener("resize", placeShelf);
 }
 
-/** A note at the bottom. `action` is {label, run}; with `keep` it stays until it is dismissed. Returns the way to end it. */
-export function toast(text, { action = null, kind = "plain", keep = false } = {}) {
+/**
+ * A note at the bottom. `action` is {label, run}; it stays for `ms`, with `keep` until it is dismissed. Returns the way to
+ * end it.
+ */
+export function toast(text, { action = null, kind = "plain", keep = false, ms = null } = {}) {
   if (!shelf) {
     shelf = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
     watchShelf();
@@ -78,7 +81,7 @@ export function toast(text, { action = null, kind = "plain", keep = false } = {}
   shelf.append(note);
   while (shelf.childElementCount > SHOWN_AT_ONCE) shelf.firstChild.remove();
   placeShelf();
-  if (!keep) waitUnread(note, end, Math.min(MOST_TOAST_MS, Math.max(TOAST_MS, READING_MS * text.length)));
+  if (!keep) waitUnread(note, end, ms ?? Math.min(MOST_TOAST_MS, Math.max(TOAST_MS, READING_MS * text.length)));
   return end;
 }
 

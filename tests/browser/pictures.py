@@ -106,7 +106,6 @@ def _stop(page: Page) -> None:
         row = page.locator(f".row-chat[data-id='{chat['id']}']")
         row.get_by_role("link").focus()
         page.keyboard.press("Delete")
-        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         row.wait_for(state="detached")
 
 
