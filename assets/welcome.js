@@ -80,12 +80,12 @@ export class Welcome {
     this.state = model.state;
     if (model.state === "loading") this.loading(model, drawn);
     else if (model.state === "failed") this.failed(model);
-    else if (model.state === "ready") this.ready();
+    else if (model.state === "ready") this.ready(model);
     else if (model.state === "empty") this.empty(model);
     else this.element.replaceChildren();
   }
 
-  ready() {
+  ready({ id }) {
     const examples = EXAMPLES.map((key) =>
       h("button", { type: "button", class: "example", onclick: () => this.actions.put(t(key)) }, t(key)),
     );
@@ -93,7 +93,14 @@ export class Welcome {
       h("h1", {}, t("empty.title")),
       h("p", {}, t("empty.text")),
       h("div", { class: "examples" }, ...examples),
+      ...(id === "starter" ? [this.small()] : []),
     );
+  }
+
+  /** What to expect of the starter, and where there is more. */
+  small() {
+    const get = h("button", { type: "button", class: "link", onclick: () => this.actions.models() }, t("starter.better"));
+    return h("p", { class: "small" }, t("starter.small"), " ", get);
   }
 
   loading({ id, progress }, drawn) {

@@ -174,6 +174,16 @@ def test_a_first_start_that_must_not_ask_the_hub_says_so_and_offers_no_download(
     assert page.locator(".machine li button:enabled").count() == 0
     page.get_by_role("button", name="Load the starter model").click()
     page.wait_for_selector(".welcome .example")
+    small = page.locator(".welcome .small", has_text="a very small model to try things with")
+    small.get_by_role("button", name="Get a better one").click()
+    page.locator("[data-section=get] .row").first.wait_for()
+    of_another = """async () => {
+        const { Welcome } = await import('/ui/welcome.js');
+        const welcome = new Welcome(document.createElement('div'), {});
+        welcome.model({ state: 'ready', id: 'org/Large-70B' });
+        return [welcome.element.querySelectorAll('.example').length, welcome.element.querySelectorAll('.small').length];
+    }"""
+    assert page.evaluate(of_another) == [3, 0]
     server.stop()
 
 

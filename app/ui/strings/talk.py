@@ -3,6 +3,8 @@
 EN: dict[str, str] = {
     "empty.title": "What is on your mind?",
     "empty.text": "Everything stays on this machine.",
+    "starter.small": "This is the starter: a very small model to try things with, whose answers are often wrong.",
+    "starter.better": "Get a better one",
     "example.1": "Explain why the sky is blue, to a ten-year-old",
     "example.2": "Write a short story about a lighthouse keeper",
     "example.3": "Give me five ideas for a rainy Sunday",
@@ -86,6 +88,8 @@ EN: dict[str, str] = {
 ZH_CN: dict[str, str] = {
     "empty.title": "想聊点什么？",
     "empty.text": "所有内容都留在这台电脑上。",
+    "starter.small": "这是入门模型，很小，只适合试用，回答常常不准。",
+    "starter.better": "获取更好的模型",
     "example.1": "给十岁的孩子讲讲天空为什么是蓝色的",
     "example.2": "写一个关于灯塔看守人的小故事",
     "example.3": "下雨的星期天可以做什么？给我五个点子",
