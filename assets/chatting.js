@@ -5,7 +5,7 @@ import { confirm, toast } from "./dialog.js";
 import { announce, h } from "./dom.js";
 import { nonce } from "./live.js";
 import { tell } from "./model_actions.js";
-import { said, shownModel, t } from "./words.js";
+import { modelTitle, said, t } from "./words.js";
 
 const UNDO_MS = 30_000; // so long a deletion offers to be undone
 
@@ -134,7 +134,7 @@ export class Chatting {
     const id = own ?? recents[0]?.id;
     if (!id) return null;
     const { context_length = null, quantization = null } = recents.find((recent) => recent.id === id) ?? {};
-    return { name: shownModel(id).split(/[\\/]/).filter(Boolean).at(-1) ?? id, choice: { id, context_length, quantization } };
+    return { name: modelTitle(id), choice: { id, context_length, quantization } };
   }
 
   /** Begin to load it; whether that could be begun. */

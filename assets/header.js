@@ -2,7 +2,7 @@
 
 import { h, icon, iconButton } from "./dom.js";
 import { modelMenu } from "./model_menu.js";
-import { bytes, deviceName, formatName, memoryOfChats, short, shownModel, t, worded } from "./words.js";
+import { bytes, deviceName, formatName, memoryOfChats, modelTitle, short, shownModel, t, worded } from "./words.js";
 
 const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
 
@@ -93,15 +93,16 @@ export class Header {
 
   model(model) {
     this.current = model;
-    const { info, state } = model;
+    const { id, info, state } = model;
     this.chip.dataset.state = state;
     const words = { loading: t("model.loading"), unloading: t("model.unloading"), failed: t("model.failed") };
-    this.name.textContent = info ? modelName(info) : (words[state] ?? t("model.none"));
+    this.name.textContent = info ? modelTitle(id, info.format) : (words[state] ?? t("model.none"));
     this.kind.textContent = info ? `${formatName(info.format)} · ${deviceName(info.device)}` : "";
     if (this.news?.next) this.kind.textContent = t("model.next", { id: shownModel(this.news.next) });
     this.chip.setAttribute("aria-label", [`${t("model")}: ${this.name.textContent}`, this.kind.textContent].filter(Boolean).join(", "));
     const rows = info && [
-      [t("model"), info.name],
+      [t("model"), shownModel(id)],
+      [t("model.api"), info.name],
       [t("model.architecture"), info.architecture],
       [t("model.format"), formatName(info.format)],
       [t("model.device"), deviceName(info.device)],
@@ -158,11 +159,4 @@ export class Header {
 
 function isDarkSystem() {
   return matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
-/** A file's name without what is said beside it. */
-function modelName({ name, format }) {
-  const stem = name.replace(/\.gguf$/i, "");
-  const [stored] = format.split(" as ");
-  return stem.endsWith(`.${stored}`) || stem.endsWith(`-${stored}`) ? stem.slice(0, -stored.length - 1) : stem;
 }

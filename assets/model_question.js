@@ -2,7 +2,7 @@
 
 import { confirm } from "./dialog.js";
 import { h } from "./dom.js";
-import { shownModel, t } from "./words.js";
+import { modelTitle, shownModel, t } from "./words.js";
 
 export class ModelQuestion {
   /** `actions`: use(), change(), writing() the chats that are writing now. It is drawn before `place`. */
@@ -25,7 +25,8 @@ export class ModelQuestion {
       this.element.replaceChildren();
       return;
     }
-    const names = { chat: nameOf(chat.model), loaded: loaded && (model.info?.name ?? nameOf(loaded)) };
+    this.named = loaded && modelTitle(loaded) === modelTitle(chat.model) ? shownModel : modelTitle; // two of one name
+    const names = { chat: this.named(chat.model), loaded: loaded && this.named(loaded) };
     const text = t(!loaded ? "question.none" : model.state === "ready" ? "question.other" : "question.loading", names);
     if (this.element.firstChild?.textContent === text) return;
     const way = (label, onclick) => h("button", { type: "button", class: "plain", onclick }, label);
@@ -37,12 +38,7 @@ export class ModelQuestion {
   async load() {
     const writing = this.actions.writing();
     const text = t("question.stops", { n: writing.length, titles: writing.map((chat) => chat.title || t("chats.untitled")).join(", ") });
-    if (writing.length && !(await confirm({ title: t("question.sure"), text, yes: t("question.change", { chat: nameOf(this.chat.model) }) }))) return;
+    if (writing.length && !(await confirm({ title: t("question.sure"), text, yes: t("question.change", { chat: this.named(this.chat.model) }) }))) return;
     this.actions.change();
   }
-}
-
-/** The last part of a path or of a name on the hub. */
-function nameOf(id) {
-  return shownModel(id).split(/[\\/]/).filter(Boolean).at(-1) ?? id;
 }

@@ -32,6 +32,16 @@ export function shownModel(id) {
   return id === "starter" ? "SmolLM2-135M-Instruct" : id;
 }
 
+/** What people call a model, for its id: without owner and folder, and without what `format`, told beside it, says too. */
+export function modelTitle(id, format = "") {
+  if (id.startsWith("shape:")) return id;
+  const [stored] = format.split(" as ");
+  const [name, variant] = (shownModel(id).split(/[\\/]/).filter(Boolean).at(-1) ?? id).replace(/\.gguf$/i, "").split(":");
+  const says = stored && (name.endsWith(`.${stored}`) || name.endsWith(`-${stored}`));
+  const stem = says ? name.slice(0, -stored.length - 1) : name;
+  return variant && variant !== stored ? `${stem}:${variant}` : stem;
+}
+
 /** "Q4_1 as int4": how the weights are stored, and what they run as. */
 export function formatName(format) {
   const [stored, as] = format.split(" as ");

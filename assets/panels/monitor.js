@@ -1,7 +1,7 @@
 // What the engine does now and did in the last minutes, where its pages are, what the log says.
 
 import { copyText, h, icon } from "../dom.js";
-import { bytes, deviceName, formatName, moment, speed, t } from "../words.js";
+import { bytes, deviceName, formatName, modelTitle, moment, speed, t } from "../words.js";
 import { LogView } from "./log.js";
 import { PageMap } from "./pagemap.js";
 import { Plot } from "./plot.js";
@@ -104,7 +104,7 @@ class Monitor {
 
   show({ now, gpu }) {
     const { model, requests, totals, settings } = now;
-    this.state.textContent = [t(`monitor.state.${now.state}`), model.name, model.format && formatName(model.format), model.device && deviceName(model.device)].filter(Boolean).join(" · ");
+    this.state.textContent = [t(`monitor.state.${now.state}`), model.id && modelTitle(model.id, model.format), model.format && formatName(model.format), model.device && deviceName(model.device)].filter(Boolean).join(" · ");
     this.switches.replaceChildren(...SWITCHES.map((name) => switchLink(name, settings[name] ?? settings.engine?.[name])));
     const hasSlots = Boolean(settings.slots); // each a chat's whole context, where nothing is paged
     this.plots.find(({ series }) => series.includes("pages_used")).plot.rename(t(hasSlots ? "monitor.plot.slots" : "monitor.plot.pages"));

@@ -293,15 +293,39 @@ def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
     page.keyboard.insert_text("Written elsewhere")
     page.keyboard.press("Enter")
     question = page.locator(".model-question")
-    question.filter(has_text="This chat was written with Another-7B. Scripted-135M-Instruct is loaded now.").wait_for()
+    question.filter(has_text="This chat was written with Another-7B. SmolLM2-135M-Instruct is loaded now.").wait_for()
     send(page, "echo after")
     page.locator("#composer-hint.error", has_text="another model").wait_for()
     assert page.locator("article.user").count() == 1
     assert page.get_by_role("textbox", name="Message").input_value() == "echo after"
-    question.get_by_role("button", name="Go on with Scripted-135M-Instruct").click()
+    question.get_by_role("button", name="Go on with SmolLM2-135M-Instruct").click()
     question.wait_for(state="hidden")
     page.get_by_role("textbox", name="Message").press("Enter")
     ended(page, ["echo before", "before", "echo after", "after"])
+
+
+def test_a_model_is_called_the_same_whatever_its_id_looks_like(page: Page) -> None:
+    titles = page.evaluate(
+        """async () => {
+            const { modelTitle } = await import('/ui/words.js');
+            return [
+                ['starter', 'Q4_1 as bfloat16'],
+                ['org/Writer-7B-GGUF:Q4_K_M', 'Q4_K_M as int4'],
+                ['org/Writer-7B-GGUF:Q4_K_M', undefined],
+                ['/models/Writer-7B.Q8_0.gguf', 'Q8_0'],
+                ['C:\\\\models\\\\Writer-7B', 'bfloat16'],
+                ['shape:llama-8b', 'random weights'],
+            ].map(([id, format]) => modelTitle(id, format));
+        }"""
+    )
+    assert titles == [
+        "SmolLM2-135M-Instruct",
+        "Writer-7B-GGUF",
+        "Writer-7B-GGUF:Q4_K_M",
+        "Writer-7B",
+        "Writer-7B",
+        "shape:llama-8b",
+    ]
 
 
 def test_a_model_that_is_still_being_loaded_is_not_said_to_be_loaded(page: Page) -> None:
@@ -314,12 +338,15 @@ def test_a_model_that_is_still_being_loaded_is_not_said_to_be_loaded(page: Page)
                 question.show({ model: 'org/Writer-7B' }, { id: 'org/Other-1B', state, info: null });
                 return question.element.querySelector('p').textContent;
             };
-            return [words('loading'), words('ready')];
+            const both = [words('loading'), words('ready')];
+            question.show({ model: 'us/Other-1B' }, { id: 'org/Other-1B', state: 'ready', info: null });
+            return [...both, question.element.querySelector('p').textContent];
         }"""
     )
     assert said == [
         "This chat was written with Writer-7B. Other-1B is being loaded.",
         "This chat was written with Writer-7B. Other-1B is loaded now.",
+        "This chat was written with us/Other-1B. org/Other-1B is loaded now.",
     ]
 
 

@@ -39,7 +39,9 @@ def test_a_reply_streams_in_and_gets_its_line_of_figures(page: Page, server: Any
     figures = reply(page).locator(".figures").inner_text()
     assert re.search(r"\d+ tok/s.*first \S+ m?s.*\d+ prompt \(\d+ cached\).*\d+ tokens.*finished", figures, re.DOTALL)
     page.locator(".context[aria-label^='Context used']").wait_for()
-    assert "Scripted-135M" in page.locator(".chip").inner_text()
+    assert page.locator(".chip .name").inner_text() == "SmolLM2-135M-Instruct"  # as the models panel calls it
+    assert page.locator("#octavo-model dt", has_text="Name in the API").count() == 1
+    assert page.locator("#octavo-model dd", has_text="Scripted-135M-Instruct").count() == 1
     memory = page.locator("#octavo-model dd", has_text="weights").text_content()
     assert memory.endswith("one chat of 8,192 tokens takes 180 MiB, all chats together grow up to 2 GiB")
 
@@ -319,5 +321,5 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> Non
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.ariaLabel"))
     assert {"Search chats", "Temporary chat", "More for this chat", "Edit", "Copy", "Retry", "Message"} <= seen
-    assert "Model: Scripted-135M-Instruct, Q4_1 as bfloat16 · CPU" in seen
+    assert "Model: SmolLM2-135M-Instruct, Q4_1 as bfloat16 · CPU" in seen
     assert page.locator("[role=log]").count() == 1

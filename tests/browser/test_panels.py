@@ -145,6 +145,7 @@ def test_the_monitor_draws_what_happens_and_its_facts_hold_no_chat(home: Page, h
     home.get_by_role("button", name="Copy diagnostics").click()
     home.get_by_role("status").filter(has_text="Copied").wait_for()
     text = until(home, "navigator.clipboard.readText()")
+    assert "SmolLM2-135M-Instruct" in home.locator(".panel-monitor .state").inner_text()
     assert "Scripted-135M-Instruct" in text
     assert "unmistakable" not in text
     assert KEY not in text
