@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from typing import Any
 import torch
 
 from octavo.engine.attention import choose_backend
+from octavo.engine.compiling import CompileAhead, Recipe, compile_ahead
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.engine import EngineParts, LoadProgress, ModelInfo
 from octavo.engine.errors import LoadError, OctavoError
-from octavo.engine.load.checkpoint import Checkpoint, open_checkpoint
+from octavo.engine.load.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from octavo.engine.load.rounded_cache import RoundedCache
 from octavo.engine.memory import KVCache, NoCache, PagePool, PrefixCache, RadixTree, SlotCache
 from octavo.engine.model.base import CausalModel
 from octavo.engine.model.build import build_model, build_random, longest_context
 from octavo.engine.model.decoder import Decoder
+from octavo.engine.model.spec import has_own_decoder
 from octavo.engine.quant import PACKED
 from octavo.engine.request import Event
 from octavo.engine.run.resolve import (
@@ -45,6 +48,7 @@ from octavo.engine.speculate.setup import DraftModel, load_draft, make_speculato
 from octavo.engine.text.stops import stop_token_ids
 from octavo.engine.text.template import ChatTemplate
 from octavo.engine.text.tokenizer import Tokenizer
+from octavo.kernels.device import device_traits
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +65,29 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
     else:
         torch.cuda.set_device(device)
     notices = [device_notice] if device_notice else []
+    with ExitStack() as undo:
+        parts = _assemble(source, config, progress, device, dtype, notices, undo)
+        undo.pop_all()
+    return parts
+
+
+def _assemble(
+    source: str | Path,
+    config: EngineConfig,
+    progress: Progress,
+    device: torch.device,
+    dtype: torch.dtype,
+    notices: list[str],
+    undo: ExitStack,
+) -> EngineParts:
+    """As above; `undo` is for what is started beside the load, should it fail."""
+    traits = device_traits(device)
     name = str(source)
     if name.startswith(SHAPE_PREFIX):
         shape = shape_config(name.removeprefix(SHAPE_PREFIX))
         context = resolve_context(config, _max_positions(shape))
         progress(LoadProgress("weights", 0, 0))
+        compiling = _compile_meanwhile(Recipe(name, config, device, traits, dtype, context), shape, {}, undo)
         model: CausalModel = build_random(
             shape,
             device=device,
@@ -75,10 +97,13 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
             quantization=config.quantization,
             quantize_head=config.quantize_head,
         )
-        return _put_together(model, config, name, notices, None, None, frozenset(), {}, "random weights")
+        return _put_together(model, config, name, notices, None, None, frozenset(), {}, "random weights", compiling)
     progress(LoadProgress("opening", 0, 0))
     with open_checkpoint(Path(source)) as checkpoint:
-        context = bound_context(resolve_context(config, _max_positions(checkpoint.config)), free_memory(device))
+        free_bytes = free_memory(device)
+        context = bound_context(resolve_context(config, _max_positions(checkpoint.config)), free_bytes)
+        recipe = Recipe(str(checkpoint.path.absolute()), config, device, traits, dtype, context, free_bytes)
+        compiling = _compile_meanwhile(recipe, checkpoint.config, checkpoint.tensors, undo)
         model = build_model(
             checkpoint,
             device=device,
@@ -88,7 +113,7 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
             quantization=config.quantization,
             quantize_head=config.quantize_head,
             progress=lambda stage, done, total: progress(LoadProgress(stage, done, total)),
-            free_bytes=free_memory(device),
+            free_bytes=free_bytes,
             rounded=RoundedCache(Path(config.rounded_folder)) if config.rounded_folder else None,
         )
         progress(LoadProgress("tokenizer", 0, 0))
@@ -102,7 +127,19 @@ def assemble(source: str | Path, config: EngineConfig, progress: Progress) -> En
         name = checkpoint.path.name
         notices.extend(getattr(model, "notices", ()))
     progress(LoadProgress("cache", 0, 0))
-    return _put_together(model, config, name, notices, tokenizer, template, ends, defaults, form)
+    return _put_together(model, config, name, notices, tokenizer, template, ends, defaults, form, compiling)
+
+
+def _compile_meanwhile(
+    recipe: Recipe, model: Mapping[str, Any], tensors: Mapping[str, TensorInfo], undo: ExitStack
+) -> CompileAhead | None:
+    """On a GPU, starts to compile the kernels that the first steps will launch."""
+    if recipe.device.type != "cuda" or not recipe.config.fusion or not has_own_decoder(model):
+        return None
+    compiling = compile_ahead(recipe, model, tensors)
+    if compiling is not None:
+        undo.callback(compiling.close)
+    return compiling
 
 
 def _put_together(
@@ -115,6 +152,7 @@ def _put_together(
     end_ids: frozenset[int],
     generation_defaults: Mapping[str, Any],
     form: str,
+    compiling: CompileAhead | None,
 ) -> EngineParts:
     device = model.device
     draft = _draft(config, model, tokenizer, notices)
@@ -135,6 +173,7 @@ def _put_together(
         context_length=size.context_length,
         valid_vocab=tokenizer.vocab_size if tokenizer else None,
         graphs=config.fusion,
+        kernels=compiling,
     )
     describe = tokenizer.token_text if tokenizer else str
 
@@ -183,7 +222,13 @@ def _put_together(
         if device.type == "cuda":
             torch.cuda.set_device(device)
 
-    return EngineParts(core, config, info, size.page_size, rows, tokenizer, template, end_ids, settings, prepare_thread)
+    def release() -> None:
+        if compiling is not None:
+            compiling.close()
+
+    return EngineParts(
+        core, config, info, size.page_size, rows, tokenizer, template, end_ids, settings, prepare_thread, release
+    )
 
 
 def _draft(

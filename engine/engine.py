@@ -91,6 +91,7 @@ class EngineParts:
     end_ids: frozenset[int] = frozenset()
     settings: dict[str, object] = field(default_factory=dict)
     prepare_thread: Callable[[], None] = lambda: None  # run in the engine's thread: the current device is a thread's
+    release: Callable[[], None] = lambda: None  # ends what was started beside the engine; may be called twice
 
 
 class Engine:
@@ -130,7 +131,11 @@ class Engine:
 
         parts = assemble(source, config or EngineConfig(), progress or (lambda _: None))
         interpreter.calm_down()
-        return cls(parts)
+        try:
+            return cls(parts)
+        except BaseException:
+            parts.release()
+            raise
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -260,6 +265,7 @@ class Engine:
                 self._state = "closed"
                 self._settled.set()
                 self._news.notify()
+        self._parts.release()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         interpreter.look_at_all()

@@ -83,15 +83,37 @@ def build_random(
     spec = ModelSpec.from_config(config)
     device = torch.device(device)
     ops = choose_ops(device, fusion)
-    mix = mixed_parts(quantization, spec) if quantization in MIXES else {}
-    asked = "none" if mix else quantization
-    formats = FormatChoice(asked, quantize_head, device, dtype, fusion, ops.reads_rows(spec, dtype)).of_config()
-    if mix:
-        formats = replace(formats, held=mix)
+    formats = _random_formats(spec, ops, device, dtype, fusion, quantization, quantize_head)
     weights = _allocate(spec, ops, formats, device, dtype, fusion)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.inference_mode():
         weights.randomize(generator)
+    return _assemble(spec, weights, ops, spec.family, device, dtype, context_length)
+
+
+def build_hollow(
+    source: Checkpoint | Mapping[str, Any],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    context_length: int,
+    fusion: bool,
+    quantization: str = "none",
+    quantize_head: bool = False,
+    free_bytes: int | None = None,
+) -> Decoder:
+    """The model that `build_model` makes of a checkpoint, or `build_random` of a config, before anything is filled in:
+    for going through its steps where tensors have no storage."""
+    config = source.config if isinstance(source, Checkpoint) else source
+    spec = ModelSpec.from_config(config)
+    ops = choose_ops(device, fusion)
+    if isinstance(source, Checkpoint):
+        choice = FormatChoice(quantization, quantize_head, device, dtype, fusion, ops.reads_rows(spec, dtype))
+        formats = choice.of_checkpoint(spec, plan_weights(spec, source.tensors), source.tensors, free_bytes)
+    else:
+        formats = _random_formats(spec, ops, device, dtype, fusion, quantization, quantize_head)
+    weights = _allocate(spec, ops, formats, device, dtype, fusion)
+    weights.finish()
     return _assemble(spec, weights, ops, spec.family, device, dtype, context_length)
 
 
@@ -152,6 +174,21 @@ def choose_ops(device: torch.device, fusion: bool) -> Ops:
     from octavo.engine.model.ops_cpu import CpuOps
 
     return CpuOps()
+
+
+def _random_formats(
+    spec: ModelSpec,
+    ops: Ops,
+    device: torch.device,
+    dtype: torch.dtype,
+    fusion: bool,
+    quantization: str,
+    quantize_head: bool,
+) -> Formats:
+    mix = mixed_parts(quantization, spec) if quantization in MIXES else {}
+    asked = "none" if mix else quantization
+    formats = FormatChoice(asked, quantize_head, device, dtype, fusion, ops.reads_rows(spec, dtype)).of_config()
+    return replace(formats, held=mix) if mix else formats
 
 
 def _allocate(

@@ -149,7 +149,7 @@ def _keeps_activations(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bo
     """Of 8-bit formats, those whose products of many rows are with 16-bit activations on this machine's GPU."""
     if isinstance(form, DynamicInt8Format):
         return False
-    rounds = isinstance(form, Float8Format) and torch.cuda.is_available() and has_float8_units(torch.device("cuda"))
+    rounds = isinstance(form, Float8Format) and has_float8_units(torch.device("cuda"))
     return not rounds and _by_row(form, spec, dtype)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +30,26 @@ FIRST_GRAPHS: tuple[tuple[int, int, Kind], ...] = (
     (1, 0, "filter"), (0, 64, "filter"), (1, 0, "greedy"), (0, 128, "filter"), (0, 256, "filter"), (2, 0, "filter"),
     (4, 0, "filter"),
 )  # fmt: skip
+EVERYTHING = len(FIRST_GRAPHS) + 1  # those graphs, and steps that run without one
 SCORE_SLICE = 256  # prompt positions scored at once: 256 x 128k float32 scores are 128 MiB
+
+
+def first_graphs_of(plan: StepPlan) -> int:
+    """How many of the first graphs there are up to one that is as large as this step; EVERYTHING if none is."""
+    decodes, prompt = plan.num_decode_rows, plan.num_tokens - plan.num_decode_rows
+    if bool(decodes) != bool(prompt) and not plan.num_guesses:
+        for number, (rows, tokens, _) in enumerate(FIRST_GRAPHS, 1):
+            if 0 < decodes <= rows or 0 < prompt <= tokens:
+                return number
+    return EVERYTHING
+
+
+class Awaited(Protocol):
+    """Kernels that are compiled elsewhere."""
+
+    def wait(self, graphs: int) -> bool:
+        """Returns once all is compiled that the first so many of FIRST_GRAPHS need, or will not be; True if there is
+        nothing left to wait for."""
 
 
 class ModelRunner:
@@ -49,6 +69,8 @@ class ModelRunner:
         context_length: int,
         valid_vocab: int | None = None,
         graphs: bool = False,
+        kernels: Awaited | None = None,
+        make_pool: Callable[[], GraphPool] = GraphPool,
     ) -> None:
         self.model, self.cache, self.backend = model, cache, backend
         pages = -(-context_length // cache.page_size)
@@ -63,12 +85,12 @@ class ModelRunner:
         self._mixed: MixedGraphs | None = None
         self._checks: CheckGraphs | None = None
         if usable:
-            pool = GraphPool()
             parts = GraphParts(
-                model, backend, cache, self._sampler, self._last_tokens, pool, max_running, context_length
+                model, backend, cache, self._sampler, self._last_tokens, make_pool(), max_running, context_length
             )
             self._graphs, self._mixed, self._checks = DecodeGraphs(parts), MixedGraphs(parts), CheckGraphs(parts)
         self._to_prepare = list(FIRST_GRAPHS) if usable else []
+        self._kernels = kernels
         self.run_ahead = 1 if model.device.type == "cuda" else 0
         self.max_repeats = MAX_REPEATS if usable else 1
         self.max_checks = MAX_CHECKS if usable else 1
@@ -76,6 +98,8 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> PendingStep | PendingCheck | PendingChecks:
         """Starts a step. Requests may end before its results are taken; their pages must not have been read by then."""
+        if self._kernels is not None:
+            self._await_kernels(first_graphs_of(plan))
         sampling = [index for index, work in enumerate(plan.rows) if work.samples]
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
         if plan.num_guesses:
@@ -102,6 +126,7 @@ class ModelRunner:
         """Captures one graph that is likely to be needed or was missed; False if there is none. For idle times."""
         if self._graphs is None or self._mixed is None:
             return False
+        self._await_kernels(self.first_graphs_begun)
         if self._graphs.prepare_next() or self._mixed.prepare_next():
             return True
         if self._to_prepare:
@@ -109,9 +134,20 @@ class ModelRunner:
             if prompt_tokens:
                 self._mixed.want(Bucket(0, 1, prompt_tokens), kind)
             else:
+                self._await_kernels(self.first_graphs_begun)
                 self._graphs.prepare(rows, kind)
             return True
         return False
+
+    @property
+    def first_graphs_begun(self) -> int:
+        """How many of FIRST_GRAPHS `prepare_next` has come to."""
+        return len(FIRST_GRAPHS) - len(self._to_prepare)
+
+    def _await_kernels(self, graphs: int) -> None:
+        """A kernel that is being compiled elsewhere is not to be compiled here at the same time."""
+        if self._kernels is not None and self._kernels.wait(graphs):
+            self._kernels = None
 
     def _launch_graph(self, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
         assert self._graphs is not None
@@ -180,7 +216,7 @@ class ModelRunner:
             rows_dev = upload([work.row for work in plan.rows[:decodes]], torch.int64, device)
             known.copy_(torch.where(known == UNKNOWN, self._last_tokens[rows_dev], known))
         stopwatch = Stopwatch(device)
-        hidden = self._forward(inputs)
+        hidden = self.forward(inputs)
         last = inputs.layout.q_start[1:].long() - 1
         finite = None
         if len(sampling) < len(plan.rows):
@@ -221,7 +257,7 @@ class ModelRunner:
             scores, positions = checked.logits.flatten(0, 1)[found], checked.positions.flatten()[found]
         else:
             inputs = make_inputs(plan, self._tables, self.cache.page_size, self.model.device)
-            scores, positions = self.model.logits(self._forward(inputs)), inputs.positions + 1
+            scores, positions = self.model.logits(self.forward(inputs)), inputs.positions + 1
         repeated = [row for row, count in zip(rows, counts, strict=True) for _ in range(count)]
         assumed = [work.draft[:place] for work in plan.rows for place in range(work.count)]
         sampled = self._sampler.sample(scores, repeated, self._sampler.index(repeated), positions, assumed)
@@ -240,7 +276,8 @@ class ModelRunner:
         for work in works:
             self._fed[work.row] = work.epoch
 
-    def _forward(self, inputs: StepInputs) -> Tensor:
+    def forward(self, inputs: StepInputs) -> Tensor:
+        """Hidden states [T, H] of a step that runs without a graph."""
         plan = self.backend.plan(inputs.layout, self.cache.groups)
         step = AttentionStep(self.backend, plan, self.cache.layers)
         return self.model.forward(inputs.token_ids, inputs.positions, step)

@@ -22,3 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _exact_references(monkeypatch: pytest.MonkeyPatch):
     """TF32 off, so that torch's float32 is float32."""
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+@pytest.fixture(autouse=True)
+def _compiled_at_launch(monkeypatch: pytest.MonkeyPatch):
+    """The many small models of these tests do not each start processes that compile for them."""
+    monkeypatch.setattr("octavo.engine.assemble.compile_ahead", lambda *told: None)
