@@ -7,7 +7,7 @@ import { nonce } from "./live.js";
 import { tell } from "./model_actions.js";
 import { modelTitle, said, t } from "./words.js";
 
-const UNDO_MS = 30_000; // so long a deletion offers to be undone
+const UNDO_MS = 15_000; // so long a deletion offers to be undone: it lies over the end of the conversation
 
 export class Chatting {
   /** `page`: say(command), open(id), chat(), list(), talk(), models() as the board tells of them. */
@@ -15,6 +15,7 @@ export class Chatting {
     this.page = page;
     this.edits = new Map(); // nonce: how an edited message ends
     this.undoing = new Map(); // id of a deleted chat: ends the note that offers to bring it back
+    this.removed = null; // ends the note that offers to put a message back
     this.temporary = false; // the next new chat is one
   }
 
@@ -123,6 +124,7 @@ export class Chatting {
       branch: (id) => this.say({ k: "branch", chat: chat(), id }),
       reveal: (id) => this.say({ k: "reveal", chat: chat(), id }),
       resend: (id, text) => this.resend(id, text),
+      remove: (id) => this.say({ k: "remove-turn", chat: chat(), id }),
       editReply: (id, text) => this.say({ k: "edit-reply", chat: chat(), id, text }),
     };
   }
@@ -189,6 +191,16 @@ export class Chatting {
             action: { label: t("delete.undo"), run: () => this.say({ k: "restore", chat: message.chat }) },
           }),
         );
+        return true;
+      case "removed":
+        this.removed?.(); // only the last one can be undone
+        this.removed = toast(t(`removed.${message.what}`), {
+          ms: UNDO_MS,
+          action: { label: t("delete.undo"), run: () => this.say({ k: "put-back", chat: message.chat, id: message.id }) },
+        });
+        return true;
+      case "put-back":
+        announce(t("removed.undone"));
         return true;
       case "restored": // the reader stays where he is
         toast(t("restore.done"), { action: { label: t("restore.open"), run: () => this.page.open(message.chat) } });

@@ -26,7 +26,7 @@ export class Composer {
     this.outbox = new Outbox();
     this.sending = null; // of the outbox, until the server answers
     this.lastReading = null;
-    this.last = null; // id of the last turn that is shown, once it is known
+    this.turns = null; // stands for the turns that are shown, once they are known
     this.isLargest = false; // the context is all that the model can have
     this.reach = "open"; // "lost": nothing is heard of Octavo; "closed": it has ended
     this.text = h("textarea", {
@@ -97,7 +97,7 @@ export class Composer {
   /** Turn to another chat (null: a new one): its draft comes back. */
   open(chat) {
     this.chat = chat;
-    this.lastReading = this.last = null;
+    this.lastReading = this.turns = null;
     this.text.value = sessionStorage.getItem(this.draftKey) ?? "";
     this.files.restore(kept(this.filesKey));
     this.say(null);
@@ -107,10 +107,10 @@ export class Composer {
     document.dispatchEvent(new CustomEvent("octavo-chat", { detail: chat }));
   }
 
-  /** The end of the conversation that is shown: other versions of its turns take another room in the window. */
-  setLast(id) {
-    const isOther = this.last !== null && this.last !== id;
-    this.last = id;
+  /** The conversation that is shown: other versions of its turns, or fewer turns, take another room in the window. */
+  setTurns(key) {
+    const isOther = this.turns !== null && this.turns !== key;
+    this.turns = key;
     if (isOther && !this.writing) this.gauge.soon();
   }
 

@@ -279,7 +279,7 @@ class Page {
     if (!this.composer) return; // still being put together
     const was = this.composer.writing;
     this.composer.setWriting(this.talk.writing);
-    this.composer.setLast(this.talk.chat?.last?.id ?? null);
+    this.composer.setTurns(this.talk.chat?.key ?? null);
     if (this.talk.writing && !was) announce(t("turn.writing"));
   }
 

@@ -58,7 +58,7 @@ function confirmCopy(button) {
 
 /**
  * A reply. `actions`: source(id), a promise of its Markdown; retry(id), continue(), version(id, step), branch(id),
- * editReply(id, text).
+ * editReply(id, text), remove(id).
  */
 export class ReplyTurn {
   constructor(turn, actions) {
@@ -84,9 +84,10 @@ export class ReplyTurn {
     this.continueButton = iconButton("onward", t("turn.continue"), () => this.goOn(), { class: "quiet continue" });
     this.editButton = iconButton("pencil", t("turn.edit"), () => this.edit());
     const branch = iconButton("branch", t("turn.branch"), () => actions.branch(this.id));
+    this.removeButton = iconButton("bin", t("turn.remove.reply"), () => actions.remove(this.id));
     this.versions = new Versions((step) => actions.version(this.id, step));
     this.figures = h("div", { class: "figures", role: "note", "aria-label": t("figures") });
-    this.tools = h("div", { class: "tools" }, this.copyButton, this.retryButton, this.continueButton, this.editButton, branch);
+    this.tools = h("div", { class: "tools" }, this.copyButton, this.retryButton, this.continueButton, this.editButton, branch, this.removeButton);
     this.footer = h("footer", {}, this.versions.element, this.figures, this.tools);
     this.element = h(
       "article",
@@ -151,6 +152,8 @@ export class ReplyTurn {
 
   place({ version, versions }) {
     this.versions.show(version, versions);
+    this.removeButton.title = t(versions > 1 ? "turn.remove.version" : "turn.remove.reply");
+    this.removeButton.setAttribute("aria-label", this.removeButton.title);
   }
 
   wait(progress) {

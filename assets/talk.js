@@ -32,15 +32,18 @@ class Chat {
     return this.last instanceof ReplyTurn && this.last.live;
   }
 
+  /** Stands for the turns that are shown; null: they are not known. */
+  get key() {
+    return this.known ? this.turns.map((turn) => turn.id).join() : null;
+  }
+
   /** Where this picture ends, so that the server sends only what follows. */
   get position() {
     if (!this.known || this.turns.length === 0) return null;
     const { last } = this;
     const reply = last instanceof ReplyTurn;
     return {
-      first: this.turns[0].id,
-      last: last.id,
-      count: this.turns.length,
+      ids: this.turns.map((turn) => turn.id),
       answer: reply ? last.answer.finished : 0,
       thought: reply ? last.thought.finished : 0,
     };
@@ -50,6 +53,7 @@ class Chat {
     this.known = true;
     if (message.resumed) {
       // the unfinished end is sent again from its beginning
+      this.earlier.hidden = message.left === 0;
       if (this.last instanceof ReplyTurn) this.last.answer.open = this.last.thought.open = "";
       return;
     }
@@ -110,6 +114,11 @@ export class Talk {
         this.expect(id, (turn) => turn.versions.focus(step), true);
         actions.version(id, step);
       },
+      remove: (id) => {
+        this.expect(id, (turn) => turn.element.focus({ preventScroll: true }), true);
+        actions.remove(id);
+      },
+      ask: (id) => actions.retry(id),
       retry: (id) => {
         this.expect(id, (turn) => turn.element.focus({ preventScroll: true }));
         actions.retry(id);
@@ -265,6 +274,14 @@ export class Talk {
     if (document.activeElement === document.body) expected.focus(turn);
   }
 
+  /** What was expected does not come: it was at the end. */
+  dropped() {
+    const { expected, chat } = this;
+    if (!expected || !chat || expected.at < chat.turns.length) return;
+    this.expected = null;
+    if (document.activeElement === document.body) (chat.last?.element ?? this.scroller).focus({ preventScroll: true });
+  }
+
   /** A message about the open chat. */
   apply(message) {
     const { chat } = this;
@@ -284,6 +301,7 @@ export class Talk {
         return;
       case "drop":
         chat.drop(message.from);
+        queueMicrotask(() => this.dropped()); // once what follows in its place is there
         break;
       case "earlier":
         this.above(() => chat.prepend(message));

@@ -7,7 +7,7 @@ import { Versions } from "./versions.js";
 import { dayAndTime, moment, t } from "./words.js";
 
 export class UserTurn {
-  /** `actions`: resend(id, text), version(id, step). */
+  /** `actions`: resend(id, text), version(id, step), ask(id) for a reply, remove(id). */
   constructor(turn, actions) {
     this.id = turn.id;
     this.text = turn.text;
@@ -16,7 +16,9 @@ export class UserTurn {
     this.versions = new Versions((step) => actions.version(this.id, step));
     this.bubble = turn.text ? h("div", { class: "bubble", dir: "auto" }, turn.text) : null;
     this.editButton = iconButton("pencil", t("turn.edit"), () => this.edit());
-    this.tools = h("div", { class: "tools" }, this.editButton, this.versions.element);
+    const ask = iconButton("retry", t("turn.ask"), () => actions.ask(this.id), { class: "quiet ask" });
+    const remove = iconButton("bin", t("turn.remove"), () => actions.remove(this.id));
+    this.tools = h("div", { class: "tools" }, ask, this.editButton, remove, this.versions.element);
     this.element = h(
       "article",
       { class: "turn user", "data-id": turn.id, "aria-label": t("turn.you"), tabindex: "-1" },

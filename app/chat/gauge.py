@@ -86,9 +86,8 @@ class ContextGauge:
 
     def _frame(self, engine: Engine, turns: Sequence[Message]) -> _Frame:
         system = tuple(turn.content for turn in turns if turn.role == "system")
-        last = turns[-1] if turns else None
-        # Turns are only ever added, so the last one stands for all before it.
-        key = (system, len(turns), last.id if last else "", len(last.content) if last else 0)
+        # A turn's text stays, but for the last one's, which may be growing.
+        key = (system, tuple(turn.id for turn in turns), len(turns[-1].content) if turns else 0)
         with self._lock:
             if self._engine is None or self._engine() is not engine:
                 self._engine = weakref.ref(engine)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from octavo.app.chat.cuts import Cut
@@ -19,6 +20,7 @@ from octavo.app.chat.sampling import ANY_VOCABULARY, sampling_params
 from octavo.app.chat.shelves import Shelves
 from octavo.app.chat.store import ChatStore, StoreBusyError, StoreError
 from octavo.app.chat.store_records import ChatRecord, Put
+from octavo.app.chat.store_removal import Removed
 from octavo.app.chat.store_rows import new_id
 from octavo.app.chat.store_search import SearchHit
 from octavo.app.chat.titles import make_title, title_of_copy
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNDO_S = 120.0  # so long a deleted chat can be brought back; then it is erased
+UNDO_S = 120.0  # so long a deleted chat or turn can be brought back; then it is erased
 
 
 class ChatService:
@@ -63,6 +65,7 @@ class ChatService:
         self._news = News(self._summary)
         self._replies = Replies(self._shelves, host, settings, self._news)
         self._taking_in = asyncio.Lock()
+        self._removed: dict[str, Removed] = {}  # what was taken out of chats last, by chat
         self._purging: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -274,6 +277,30 @@ class ChatService:
         store.show(chat_id, versions[at])
         self._tell_shown(chat_id)
 
+    def remove_turn(self, chat_id: str, message_id: str) -> Removed:
+        """Take a turn out of a chat: a message of the user with its replies, a reply alone. What follows stays.
+
+        For UNDO_S `put_back` undoes it, until another turn of the chat is removed.
+        """
+        self._idle_chat(chat_id)
+        if self._taking_in.locked():  # an import may be about to put something after it
+            raise ChatError("Chats are being imported.", remedy="Delete it when that is done.", code="importing")
+        if any(message.chat_id == chat_id for message in self._replies.unsaved.values()):
+            raise StoreBusyError("A reply of this chat is not saved yet.", remedy="Try again in a moment.")
+        removed = self._removed[chat_id] = self.store_of(chat_id).remove_turn(chat_id, message_id)
+        self._news.on_loop(lambda: self._news.later(UNDO_S, partial(self._forget, removed)))
+        self._tell_shown(chat_id)
+        return removed
+
+    def put_back(self, chat_id: str, message_id: str) -> None:
+        """Undo `remove_turn`. Raises ChatError if it is too late."""
+        self._idle_chat(chat_id)
+        removed = self._removed.get(chat_id)
+        if removed is None or removed.id != message_id or not self.store_of(chat_id).put_back(removed):
+            raise ChatError("This can no longer be undone.", code="too_late")
+        del self._removed[chat_id]
+        self._tell_shown(chat_id)
+
     def use_model(self, chat_id: str) -> None:
         """Let the loaded model (or the one that is being loaded) write in this chat from now on."""
         if self.host.model_id is not None and self.store_of(chat_id).update_chat(chat_id, model=self.host.model_id):
@@ -333,12 +360,13 @@ class ChatService:
     ) -> Message:
         """One try at `send`: stores the turn and the beginning of its reply, or nothing."""
         store = self.store_of(chat_id)
-        if nonce is not None:
-            earlier = store.find_nonce(chat_id, nonce)
-            replies = store.replies_to(earlier.id) if earlier else []
-            if replies:
-                return self._as_known(replies[-1])
+        earlier = None if nonce is None else store.find_nonce(chat_id, nonce)
+        replies = [] if earlier is None else [m for m in store.replies_to(earlier.id) if m.role == "assistant"]
+        if replies:
+            return self._as_known(replies[-1])
         chat = self._chat_for_reply(chat_id)
+        if earlier is not None:  # its reply was deleted since
+            return self._start_reply(self._add_reply(chat, earlier))
         if after is not None and beside is None and (not chat.messages or chat.messages[-1].id != after):
             raise StaleChatError
         with store.together():
@@ -391,6 +419,11 @@ class ChatService:
     def _start_reply(self, message: Message) -> Message:
         self._replies.start(message)
         return message
+
+    def _forget(self, removed: Removed) -> None:
+        if self._removed.get(removed.chat_id) is removed:
+            del self._removed[removed.chat_id]
+        self._purge()
 
     def _purge_later(self) -> None:
         self._news.later(UNDO_S, self._purge)

@@ -1,8 +1,8 @@
 """Chats on disk: one SQLite file that outlives crashes, stale tabs and newer versions of the schema.
 
 Messages form a tree: each names the one it follows and the child that is shown after it; a chat names its first one.
-Turns are only ever added; the one row whose text changes is a reply that is being written, and only by growing. No call
-takes a whole history, so no caller can overwrite one.
+Turns are added, and taken away one by one if that is asked for; the one row whose text changes is a reply that is being
+written, and only by growing. No call takes a whole history, so no caller can overwrite one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from octavo.app.chat import store_schema, store_search
+from octavo.app.chat import store_removal, store_schema, store_search
 from octavo.app.chat.intake import Intake
 from octavo.app.chat.store_file import StoreBusyError, StoreError, StoreFile
 from octavo.app.chat.store_presets import PresetStore
 from octavo.app.chat.store_records import ChatRecord, Put, read_record, write_record
+from octavo.app.chat.store_removal import Removed
 from octavo.app.chat.store_replies import COUNTED, ReplyStore, counted
 from octavo.app.chat.store_rows import (
     SUMMARY_COLUMNS,
@@ -62,6 +63,7 @@ class ChatStore(ReplyStore):
         super().__init__(StoreFile(path, store_schema.MIGRATIONS))
         self.path = path
         self.presets = PresetStore(self._file)
+        self._has_forgotten = False  # turns whose words may still stand in the search index
 
     def close(self) -> None:
         self._file.close()
@@ -152,15 +154,17 @@ class ChatStore(ReplyStore):
             return done.rowcount > 0
 
     def purge_deleted(self, older_than_s: float = 0.0) -> int:
-        """Erase the chats that were deleted so long ago, with all they contain; how many there were."""
+        """Erase the chats that were deleted so long ago, with all they contain, and the words of turns that were taken
+        out of others; how many chats there were."""
         with self._file.writing() as db:
             until_s = time.time() - older_than_s
             ids = [row["id"] for row in db.execute("SELECT id FROM chats WHERE deleted_s <= ?", (until_s,))]
             for chat_id in ids:
                 store_search.forget_chat(db, chat_id)
                 db.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
-            if ids:
+            if ids or self._has_forgotten:
                 store_search.overwrite_forgotten(db)
+            self._has_forgotten = False
         return len(ids)
 
     def get_chat_settings(self, chat_id: str) -> ChatSettings | None:
@@ -274,6 +278,21 @@ class ChatStore(ReplyStore):
         with self._file.writing() as db:
             self._known(db, chat_id, message_id)
             self._show(db, chat_id, message_id)
+
+    def remove_turn(self, chat_id: str, message_id: str) -> Removed:
+        """Take a turn out of its chat: a message of the user with its replies, a reply alone. What follows stays.
+
+        Its text is gone from the file; `put_back` takes what is returned. Raises StoreError if it is not in the chat.
+        """
+        with self._file.writing() as db:
+            removed = store_removal.remove_turn(db, chat_id, message_id)
+        self._has_forgotten = True
+        return removed
+
+    def put_back(self, removed: Removed) -> bool:
+        """Undo `remove_turn`; False if the chat is gone."""
+        with self._file.writing() as db:
+            return store_removal.put_back(db, removed)
 
     def find_nonce(self, chat_id: str, nonce: str) -> Message | None:
         """The turn that was stored under the sender's `nonce`, if it arrived before."""

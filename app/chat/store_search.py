@@ -55,6 +55,11 @@ def index_words(db: sqlite3.Connection, seq: int, words: str) -> None:
         db.execute("INSERT INTO turn_words (rowid, words) VALUES (?, ?)", (seq, words))
 
 
+def forget_message(db: sqlite3.Connection, seq: int) -> None:
+    """Before message number `seq` is erased."""
+    db.execute("DELETE FROM turn_words WHERE rowid = ?", (seq,))
+
+
 def forget_chat(db: sqlite3.Connection, chat_id: str) -> None:
     """Before its messages are erased."""
     db.execute("DELETE FROM turn_words WHERE rowid IN (SELECT seq FROM messages WHERE chat_id = ?)", (chat_id,))

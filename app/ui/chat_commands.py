@@ -32,6 +32,8 @@ class ChatCommands:
             "edit-reply": self._edit_reply,
             "version": self._version,
             "branch": self._branch,
+            "remove-turn": self._remove_turn,
+            "put-back": self._put_back,
             "stop": self._stop,
             "update": self._update,
             "delete": self._delete,
@@ -66,6 +68,14 @@ class ChatCommands:
     async def _branch(self, command: Command) -> None:
         chat = await patiently(lambda: self._service.branch_chat(_chat(command), _text(command, "id") or ""))
         self._answer({"k": "branched", "chat": chat.id})
+
+    async def _remove_turn(self, command: Command) -> None:
+        removed = await patiently(lambda: self._service.remove_turn(_chat(command), _text(command, "id") or ""))
+        self._answer({"k": "removed", "chat": removed.chat_id, "id": removed.id, "what": removed.kind})
+
+    async def _put_back(self, command: Command) -> None:
+        await patiently(lambda: self._service.put_back(_chat(command), _text(command, "id") or ""))
+        self._answer({"k": "put-back", "chat": _chat(command)})
 
     async def _stop(self, command: Command) -> None:
         self._service.stop(_chat(command))

@@ -45,6 +45,7 @@ class View:
         self._shown: list[str] = []  # ids of the turns the tab has, oldest first
         self._places: dict[str, tuple[int, int]] = {}  # their places among their versions, as the tab knows them
         self._order = -1
+        self._left = 0  # turns before the first shown one, as the tab knows it
         self._answer = Position()
         self._thought = Position()
         self._version = self._drawing = -1  # of the last shown turn
@@ -70,7 +71,7 @@ class View:
     def earlier(self) -> list[dict[str, Any]]:
         """The turns before the first shown one."""
         first = self._first_shown()
-        start = max(0, first - TURNS_AT_ONCE)
+        start = self._left = max(0, first - TURNS_AT_ONCE)
         turns = self.feed.turns[start:first]
         for turn in reversed(turns):
             self._add(turn, 0)
@@ -79,8 +80,9 @@ class View:
     def _open(self) -> dict[str, Any]:
         message: dict[str, Any] = {"k": "chat", "chat": self.feed.chat_id, "title": self.feed.title}
         if self._shown:
-            return {**message, "resumed": True}
-        start = max(0, len(self.feed.turns) - TURNS_AT_ONCE)
+            self._left = self._first_shown()
+            return {**message, "resumed": True, "left": self._left}
+        start = self._left = max(0, len(self.feed.turns) - TURNS_AT_ONCE)
         self._order = self.feed.order
         turns = self.feed.turns[start:]
         for turn in turns:
@@ -90,10 +92,12 @@ class View:
 
     def _new_turns(self) -> list[dict[str, Any]]:
         known = {turn.id: at for at, turn in enumerate(self.feed.turns)}
-        kept = next((at for at, shown in enumerate(self._shown) if shown not in known), len(self._shown))
-        if kept == 0 and self._shown:
+        first = known.get(self._shown[0]) if self._shown else 0
+        if first is None:
             self._shown.clear()
             return [self._open()]
+        places = [known.get(shown) for shown in self._shown]
+        kept = next((at for at, place in enumerate(places) if place != first + at), len(places))
         self._order = self.feed.order
         out: list[dict[str, Any]] = []
         last = self._last()
@@ -113,6 +117,8 @@ class View:
             self._at_start_of(turns[-1])
         elif dropped:
             self._at_end_of(self._last())
+        if first > 0 and self._left == 0:  # the tab does not know that there is something before
+            out.extend(self.earlier())
         return out
 
     def _new_places(self, known: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -152,13 +158,13 @@ class View:
 
     def _resume(self, have: dict[str, Any]) -> None:
         """Go on where the tab was, if the turns it names are still these."""
+        shown, answer, thought = have.get("ids"), _number(have.get("answer")), _number(have.get("thought"))
         ids = [turn.id for turn in self.feed.turns]
-        first, last = have.get("first"), have.get("last")
-        count, answer, thought = (_number(have.get(name)) for name in ("count", "answer", "thought"))
-        if first not in ids or last not in ids:
+        if not isinstance(shown, list) or not shown or shown[0] not in ids:
             return
-        start, end = ids.index(first), ids.index(last)
-        if end - start + 1 != count:
+        start = ids.index(shown[0])
+        end = start + len(shown) - 1
+        if ids[start : end + 1] != shown:
             return
         turn = self.feed.turns[end]
         if not 0 <= answer <= len(turn.answer.blocks) or not 0 <= thought <= len(turn.thought.blocks):

@@ -39,9 +39,13 @@ WATCH_CHANGES = """() => {
 }"""
 
 
+def reads(page: Page, expected: list[str]) -> None:
+    until(page, f"JSON.stringify(({TURNS})()) === JSON.stringify({json.dumps(expected, ensure_ascii=False)})")
+
+
 def ended(page: Page, expected: list[str]) -> None:
-    turns = f"JSON.stringify(({TURNS})()) === JSON.stringify({json.dumps(expected, ensure_ascii=False)})"
-    until(page, f"document.querySelector('article.reply.last:not(.live)') && {turns}")
+    reads(page, expected)
+    wait_for_end(page)
 
 
 def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
@@ -78,6 +82,44 @@ def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
     ended(page, ["echo one", "one"])
     row = row_of(page, chat_id(page)).filter(has_text="echo one")
     row.locator(".number", has_text="(2)").wait_for()
+
+
+def test_a_message_or_a_version_is_deleted_and_comes_back_in_every_tab(page: Page, watched: Any) -> None:
+    send(page, "echo one")
+    ended(page, ["echo one", "one"])
+    send(page, "echo two")
+    ended(page, ["echo one", "one", "echo two", "two"])
+    reply(page).get_by_role("button", name="Retry").click()
+    ended(page, ["echo one", "one", "echo two", "two 2/2"])
+    other = watched.context.new_page()
+    other.goto(page.url)
+    ended(other, ["echo one", "one", "echo two", "two 2/2"])
+    gauge = page.locator(".context").get_attribute("title")
+
+    def delete(turn: Any, name: str, left: list[str]) -> None:
+        turn.get_by_role("button", name=name).press("Enter")
+        for each in (page, other):
+            reads(each, left)
+
+    def undo(said: str, back: list[str]) -> None:
+        note = page.locator(".toast", has_text=said)
+        note.get_by_role("button", name="Undo").click()
+        note.wait_for(state="detached")
+        for each in (page, other):
+            ended(each, back)
+
+    delete(reply(page), "Delete this version", ["echo one", "one", "echo two", "two"])
+    undo("This version was deleted.", ["echo one", "one", "echo two", "two 2/2"])
+    delete(page.locator("article.user").first, "Delete with its replies", ["echo two", "two 2/2"])
+    assert page.evaluate("document.activeElement.innerText.includes('echo two')")  # the keyboard stays at that place
+    until(page, f"document.querySelector('.context').title !== {json.dumps(gauge)}")  # it counts what is there now
+    undo("The message and its reply were deleted.", ["echo one", "one", "echo two", "two 2/2"])
+    delete(page.locator("article.reply").first, "Delete this reply", ["echo one", "echo two", "two 2/2"])
+    delete(page.locator("article.user").last, "Delete with its replies", ["echo one"])
+    assert page.locator(".toast").count() == 1  # only the last one can be undone
+    page.locator("article.user").get_by_role("button", name="Get a reply").click()
+    for each in (page, other):
+        ended(each, ["echo one", "one"])
 
 
 def test_the_list_finds_pins_sorts_and_undoes(page: Page) -> None:
@@ -120,7 +162,9 @@ def test_the_list_finds_pins_sorts_and_undoes(page: Page) -> None:
     row_of(page, tower).locator("a").focus()
     page.keyboard.press("Delete")  # asks nothing, since it can be undone
     row_of(page, tower).wait_for(state="detached")
-    assert row_of(page, needle).evaluate("row => row.contains(document.activeElement)")  # the keyboard stays in the list
+    assert row_of(page, needle).evaluate(
+        "row => row.contains(document.activeElement)"
+    )  # the keyboard stays in the list
     page.get_by_role("button", name="Undo").click()
     row_of(page, tower).wait_for()
     page.get_by_text("The chat is back in the list.").wait_for()

@@ -97,6 +97,14 @@ def test_a_keystroke_does_not_measure_the_chat_again(engine: FakeEngine) -> None
         other.close()
 
 
+def test_a_turn_that_goes_or_changes_in_the_middle_is_counted(engine: FakeEngine) -> None:
+    gauge, turns = ContextGauge(), chat(3)
+    other = [*turns[:2], Message("a0, edited", "c", "assistant", "short"), *turns[3:]]
+    for now in (turns, other, turns[:1] + turns[3:], turns):
+        assert gauge.measure(engine, now, "x") == ContextGauge().measure(engine, now, "x")
+    assert gauge.measure(engine, other, "x").before < gauge.measure(engine, turns, "x").before
+
+
 def test_tokens_are_counted_in_pieces_and_none_is_lost(engine: FakeEngine) -> None:
     for text in ("", "word " * 3000, "\n" * 5000, "x" * 9001, "你好" * 2500, "a\n\nb"):
         assert count_tokens(engine.tokenizer, text) == len(text.encode())

@@ -11,6 +11,7 @@ class Screen:
     def __init__(self) -> None:
         self.turns: list[dict[str, Any]] = []
         self.title = ""
+        self.left = 0  # turns before these
         self.gone = False
 
     def take(self, messages: list[dict[str, Any]]) -> None:
@@ -20,9 +21,7 @@ class Screen:
     def have(self) -> dict[str, Any]:
         last = self.turns[-1]
         return {
-            "first": self.turns[0]["id"],
-            "last": last["id"],
-            "count": len(self.turns),
+            "ids": [turn["id"] for turn in self.turns],
             "answer": last["answer"].finished,
             "thought": last["thought"].finished,
         }
@@ -32,7 +31,7 @@ class Screen:
             turn["answer"].open = turn["thought"].open = ""
 
     def _chat(self, message: dict[str, Any]) -> None:
-        self.title = message["title"]
+        self.title, self.left = message["title"], message["left"]
         if not message.get("resumed"):
             self.turns = []
             for turn in message["turns"]:
@@ -48,7 +47,7 @@ class Screen:
         del self.turns[at:]
 
     def _earlier(self, message: dict[str, Any]) -> None:
-        newer, self.turns = self.turns, []
+        newer, self.turns, self.left = self.turns, [], message["left"]
         for turn in message["turns"]:
             self._turn({"turn": turn})
         self.turns += newer

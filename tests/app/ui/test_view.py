@@ -114,9 +114,17 @@ def test_a_position_in_other_turns_gets_the_whole_chat(house: Callable[..., Any]
             await h.service.send(chat.id, "Hello")
             await settled(feed, 2)
             ids = [turn.id for turn in feed.turns]
-            good = {"first": ids[0], "last": ids[1], "count": 2, "answer": 1, "thought": 0}
+            good = {"ids": ids, "answer": 1, "thought": 0}
             assert View(feed, good).collect()[0].get("resumed")
-            for wrong in ({"first": "x"}, {"last": "x"}, {"count": 1}, {"answer": 9}, {"thought": -1}, {"answer": "1"}):
+            for wrong in (
+                {"ids": ["x", ids[1]]},
+                {"ids": [ids[0], "x"]},
+                {"ids": []},
+                {"ids": 2},
+                {"answer": 9},
+                {"thought": -1},
+                {"answer": "1"},
+            ):
                 opened = View(feed, good | wrong).collect()[0]
                 assert "resumed" not in opened
                 assert len(opened["turns"]) == 2

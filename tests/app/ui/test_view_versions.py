@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from screen import Screen
@@ -96,6 +97,78 @@ def test_a_turn_that_stays_learns_of_a_new_version_beside_it(house: Callable[...
             resumed.turns = [dict(turn, version=1, versions=1) for turn in screen.turns]
             resumed.take(View(feed, have).collect())  # and a tab that was away
             assert texts(resumed)[1].endswith(" 1/2")
+
+    asyncio.run(play())
+
+
+def test_a_tab_follows_what_is_removed_and_put_back_wherever_that_is(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        random = Random(3)
+        async with house() as h:
+            chat = h.service.create_chat().id
+            for number in range(20):
+                h.service.store.add_message(chat, "user", f"question {number}")
+                reply = h.service.store.add_message(chat, "assistant", f"reply {number}")
+                if number % 5 == 0:
+                    h.service.store.add_message(chat, "assistant", f"another {number}", beside_id=reply.id)
+            feed = ChatFeed(chat, h.service)
+            assert await feed.start()
+            view, screen = View(feed), Screen()
+            screen.take(view.collect())  # the last thirty turns
+            for _ in range(60):
+                if random.random() < 0.3:
+                    screen.take(view.earlier())
+                turn = random.choice(feed.turns).id
+                h.service.remove_turn(chat, turn)
+                for back in (False, True) if random.random() < 0.8 else (False,):
+                    if back:
+                        h.service.put_back(chat, turn)
+                    while not is_current(feed):
+                        await asyncio.sleep(0.001)
+                    if random.random() < 0.3:  # it was away meanwhile
+                        view = View(feed, screen.have())
+                        screen.forget_open_ends()
+                    screen.take(view.collect())
+                    whole = Screen()
+                    whole.take(View(feed).collect())
+                    end = -min(len(screen.turns), len(whole.turns))
+                    assert texts(screen)[end:] == texts(whole)[end:]
+                    assert [turn["id"] for turn in screen.turns] == [turn.id for turn in feed.turns][
+                        -len(screen.turns) :
+                    ]
+                    assert view.collect() == []
+            before = len(feed.turns) - len(screen.turns)
+            assert screen.left == before or screen.left > 0 < before
+
+    asyncio.run(play())
+
+
+def test_what_comes_back_before_all_that_a_tab_shows_is_shown_too(house: Callable[..., Any]) -> None:
+    async def play() -> None:
+        async with house() as h:
+            chat = h.service.create_chat()
+            feed = ChatFeed(chat.id, h.service)
+            assert await feed.start()
+            for text in ("one", "two"):
+                await settled(feed, await h.service.send(chat.id, text))
+            first = feed.turns[0].id
+            for is_away in (False, True):
+                h.service.remove_turn(chat.id, first)
+                while len(feed.turns) != 2:
+                    await asyncio.sleep(0.001)
+                view, screen = View(feed), Screen()
+                screen.take(view.collect())
+                assert screen.left == 0
+                h.service.put_back(chat.id, first)
+                while len(feed.turns) != 4:
+                    await asyncio.sleep(0.001)
+                if is_away:
+                    view = View(feed, screen.have())
+                    screen.forget_open_ends()
+                screen.take(view.collect())
+                if screen.left:  # a button shows the rest
+                    screen.take(view.earlier())
+                assert [turn["id"] for turn in screen.turns] == [turn.id for turn in feed.turns]
 
     asyncio.run(play())
 
