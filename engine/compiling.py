@@ -43,7 +43,10 @@ MOST_WORKERS = 8  # there are some dozens of kernels, and the slowest takes as l
 WORKER_BYTES = 1 << 30  # torch, Triton and a kernel in the making
 PATIENCE_S = 60.0  # without news from any worker: no kernel takes so long
 # relative times of the slowest kernels, which are begun first
-COSTS = {"decode_kernel": 6, "prefill_kernel": 5, "dense_kernel": 5, "gguf_gemv_kernel": 4, "gguf_tile_kernel": 4}
+COSTS = {
+    "decode_kernel": 7, "dense_kernel": 7, "prefill_kernel": 5, "gguf_gemv_kernel": 5, "gguf_tile_kernel": 3,
+    "tile_kernel": 2, "wide_kernel": 2,
+}  # fmt: skip
 
 
 # what of the engine's settings decides which kernels there are
@@ -94,17 +97,26 @@ class CompileAhead:
         for thread in self._threads:
             thread.start()
 
-    def wait(self, graphs: int) -> bool:
-        """Returns once all is compiled that the first so many graphs of the runner need, or will not be; True if
-        nothing is left to wait for."""
+    def wait(self, graphs: int, longest_s: float = float("inf")) -> bool:
+        """Returns True once all is compiled that the first so many graphs of the runner launch, or will not be; False
+        if that takes longer than `longest_s`."""
+        until = time.monotonic() + longest_s
         with self._news:
             while not self._over and not self._has(graphs):
-                left = self._news_s + PATIENCE_S - time.monotonic()
-                if left <= 0:
+                now, patience = time.monotonic(), self._news_s + PATIENCE_S
+                if now >= patience:
                     log.debug("compiling ahead is given up: no news for %.0f s", PATIENCE_S)
                     self._end()
+                elif now >= until:
+                    return False
                 else:
-                    self._news.wait(left)
+                    self._news.wait(min(patience, until) - now)
+            return True
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to wait for."""
+        with self._news:
             return self._over
 
     def close(self) -> None:

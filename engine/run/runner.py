@@ -31,6 +31,7 @@ FIRST_GRAPHS: tuple[tuple[int, int, Kind], ...] = (
     (4, 0, "filter"),
 )  # fmt: skip
 EVERYTHING = len(FIRST_GRAPHS) + 1  # those graphs, and steps that run without one
+IDLE_WAIT_S = 0.1  # for kernels of a graph that nobody asked for yet
 SCORE_SLICE = 256  # prompt positions scored at once: 256 x 128k float32 scores are 128 MiB
 
 
@@ -47,9 +48,13 @@ def first_graphs_of(plan: StepPlan) -> int:
 class Awaited(Protocol):
     """Kernels that are compiled elsewhere."""
 
-    def wait(self, graphs: int) -> bool:
-        """Returns once all is compiled that the first so many of FIRST_GRAPHS need, or will not be; True if there is
-        nothing left to wait for."""
+    def wait(self, graphs: int, longest_s: float = ...) -> bool:
+        """Returns True once all is compiled that the first so many of FIRST_GRAPHS launch, or will not be; False if
+        that takes longer than `longest_s`."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to wait for."""
 
 
 class ModelRunner:
@@ -99,7 +104,7 @@ class ModelRunner:
     def launch(self, plan: StepPlan) -> PendingStep | PendingCheck | PendingChecks:
         """Starts a step. Requests may end before its results are taken; their pages must not have been read by then."""
         if self._kernels is not None:
-            self._await_kernels(first_graphs_of(plan))
+            self._has_kernels(first_graphs_of(plan))
         sampling = [index for index, work in enumerate(plan.rows) if work.samples]
         scoring = [index for index, work in enumerate(plan.rows) if work.request.params.prompt_logprobs is not None]
         if plan.num_guesses:
@@ -126,15 +131,15 @@ class ModelRunner:
         """Captures one graph that is likely to be needed or was missed; False if there is none. For idle times."""
         if self._graphs is None or self._mixed is None:
             return False
-        self._await_kernels(self.first_graphs_begun)
         if self._graphs.prepare_next() or self._mixed.prepare_next():
             return True
         if self._to_prepare:
+            if not self._has_kernels(self.first_graphs_begun + 1, IDLE_WAIT_S):
+                return True  # somebody may ask for a reply meanwhile
             rows, prompt_tokens, kind = self._to_prepare.pop(0)
             if prompt_tokens:
                 self._mixed.want(Bucket(0, 1, prompt_tokens), kind)
             else:
-                self._await_kernels(self.first_graphs_begun)
                 self._graphs.prepare(rows, kind)
             return True
         return False
@@ -144,10 +149,14 @@ class ModelRunner:
         """How many of FIRST_GRAPHS `prepare_next` has come to."""
         return len(FIRST_GRAPHS) - len(self._to_prepare)
 
-    def _await_kernels(self, graphs: int) -> None:
-        """A kernel that is being compiled elsewhere is not to be compiled here at the same time."""
-        if self._kernels is not None and self._kernels.wait(graphs):
+    def _has_kernels(self, graphs: int, longest_s: float = float("inf")) -> bool:
+        """Waits for kernels that are being compiled elsewhere, which are not to be compiled here at the same time."""
+        if self._kernels is None:
+            return True
+        ready = self._kernels.wait(graphs, longest_s)
+        if self._kernels.over:
             self._kernels = None
+        return ready
 
     def _launch_graph(self, plan: StepPlan, sampling: list[int]) -> PendingStep | None:
         assert self._graphs is not None

@@ -23,7 +23,7 @@ from octavo.engine.config import EngineConfig
 from octavo.engine.errors import LoadError
 from octavo.engine.load.checkpoint import TensorInfo
 from octavo.engine.request import Request, SamplingParams
-from octavo.engine.run.runner import EVERYTHING, FIRST_GRAPHS, ModelRunner, first_graphs_of
+from octavo.engine.run.runner import EVERYTHING, FIRST_GRAPHS, IDLE_WAIT_S, ModelRunner, first_graphs_of
 from octavo.engine.schedule.plan import RowWork, StepPlan
 from octavo.kernels.device import DeviceTraits
 
@@ -132,10 +132,13 @@ def test_a_graph_waits_for_what_it_launches_and_not_for_later_ones(bench: Bench)
     assert not waiting.said
     bench.end("b")
     waiting.thread.join()
-    assert waiting.said == [False]  # c is still to come
+    assert waiting.said == [True]
+    assert not ahead.over  # c is still to come
+    assert not ahead.wait(2, 0.01)
     assert not bench.mark.exists()
     bench.end("c")
     assert ahead.wait(EVERYTHING)
+    assert ahead.over
     assert bench.mark.exists()
 
 
@@ -321,21 +324,70 @@ def test_a_step_waits_for_the_graph_of_its_size(plan: StepPlan, graphs: int) -> 
     assert len(FIRST_GRAPHS) + 1 == EVERYTHING
 
 
-def test_a_runner_waits_until_there_is_nothing_left_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+class Kernels:
+    """Stands for processes that compile: `ready` of the first graphs' kernels are there."""
 
-    class Kernels:
-        def wait(self, graphs: int) -> bool:
-            asked.append(graphs)
-            return len(asked) == 2
+    def __init__(self) -> None:
+        self.ready = 0
+        self.asked: list[tuple[int, float]] = []
 
+    def wait(self, graphs: int, longest_s: float = float("inf")) -> bool:
+        self.asked.append((graphs, longest_s))
+        return graphs <= self.ready
+
+    @property
+    def over(self) -> bool:
+        return self.ready >= len(FIRST_GRAPHS)
+
+
+def runner_with(kernels: Kernels, graphs: Any = None) -> ModelRunner:
     runner = ModelRunner.__new__(ModelRunner)
-    runner._kernels = Kernels()
-    runner._graphs = runner._mixed = runner._checks = None
+    runner._kernels = kernels
+    runner._graphs = runner._mixed = graphs
+    runner._checks = None
+    runner._to_prepare = list(FIRST_GRAPHS)
+    return runner
+
+
+def test_a_step_waits_until_there_is_nothing_left_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = Kernels()
+    runner = runner_with(kernels)
     monkeypatch.setattr(ModelRunner, "_launch_eagerly", lambda *told: "launched")
-    plans = [StepPlan((work(64),), 0), StepPlan((work(3000),), 0), StepPlan((work(1, begin=5),), 1)]
-    assert [runner.launch(plan) for plan in plans] == ["launched"] * 3
-    assert asked == [2, EVERYTHING]
+    assert runner.launch(StepPlan((work(64),), 0)) == "launched"
+    kernels.ready = len(FIRST_GRAPHS)
+    for plan in (StepPlan((work(3000),), 0), StepPlan((work(1, begin=5),), 1)):
+        assert runner.launch(plan) == "launched"
+    assert [graphs for graphs, _ in kernels.asked] == [2, EVERYTHING]
+
+
+def test_while_a_graph_waits_for_its_kernels_the_engine_looks_for_requests() -> None:
+    class Graphs:
+        def __init__(self) -> None:
+            self.made: list[object] = []
+
+        def prepare_next(self) -> bool:
+            return False
+
+        def prepare(self, rows: int, kind: str) -> None:
+            self.made.append((rows, kind))
+
+        def want(self, bucket: Any, kind: str) -> None:
+            self.made.append((bucket.tokens, kind))
+
+    kernels, graphs = Kernels(), Graphs()
+    runner = runner_with(kernels, graphs)
+    assert runner.prepare_next()  # there is more to do, and nothing was done
+    assert not graphs.made
+    assert kernels.asked == [(1, IDLE_WAIT_S)]
+    kernels.ready = 2
+    for _ in range(4):
+        assert runner.prepare_next()
+    assert graphs.made == [(1, "filter"), (64, "filter")]
+    kernels.ready = len(FIRST_GRAPHS)
+    while runner.prepare_next():
+        pass
+    assert len(graphs.made) == len(FIRST_GRAPHS)
+    assert IDLE_WAIT_S < 0.5
 
 
 def test_a_load_that_fails_ends_what_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
