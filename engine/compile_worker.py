@@ -19,14 +19,15 @@ NICENESS = 5  # whoever loads the weights meanwhile, and the desktop, come first
 
 def answer(task: Any, out: BinaryIO) -> None:
     """Does one task."""
-    failure = None
+    failure: str | None = None
     try:
         if isinstance(task, CompileJob):
             compile_job(task)
         else:
             from octavo.engine.rehearsal import rehearse
 
-            rehearse(task, lambda job, begun: _send((job, begun), out))
+            left_out = rehearse(task, lambda job, begun: _send((job, begun), out))
+            failure = "; ".join(left_out) or None
     except Exception as error:  # whatever Triton or a model's code raises is for the log of the process that asked
         failure = f"{type(error).__name__}: {str(error).strip()[-400:]}"
     _send(failure, out)

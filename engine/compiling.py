@@ -75,7 +75,11 @@ _Open: TypeAlias = "tuple[int, int, int, CompileJob]"
 
 class CompileAhead:
     """Worker processes that find out what a model's first steps launch and compile it, until they are through, are
-    closed, or have had no news for PATIENCE_S. Then `mark` is written, if every kernel was compiled."""
+    closed, or have had no news for PATIENCE_S.
+
+    `mark` is written if they came through, also where something did not compile: what is left, the engine compiles when
+    it launches it, into the same cache.
+    """
 
     def __init__(self, recipe: Recipe, workers: int, mark: Path | None = None, command: Sequence[str] = WORKER) -> None:
         self._recipe, self._mark = recipe, mark
@@ -85,8 +89,8 @@ class CompileAhead:
         self._open: Counter[int] = Counter()  # jobs that are not done, by graphs begun
         self._begun = 1  # of the first graphs, which one the rehearsal has come to
         self._rehearsed = self._closed = False
-        self._failures = 0
-        self._compiled = 0
+        self._compiled = self._failed = 0
+        self._died = False
         self._started_s = self._news_s = time.monotonic()
         self._workers = [_Worker(command) for _ in range(workers)]
         self._living = workers
@@ -151,7 +155,7 @@ class CompileAhead:
         except _WorkerGone as gone:
             with self._news:
                 self._rehearsed |= rehearses
-                self._failures += 1
+                self._died = True
                 self._living -= 1
                 if not self._living:
                     self._end()
@@ -174,7 +178,6 @@ class CompileAhead:
         with self._news:
             self._rehearsed, self._news_s = True, time.monotonic()
             if answer is not None:
-                self._failures += 1
                 log.debug("not all that will be launched is known: %s", answer)
             self._finish_if_over()
             self._news.notify_all()
@@ -190,7 +193,7 @@ class CompileAhead:
             self._open[job[0]] -= 1
             self._news_s = time.monotonic()
             if failure:
-                self._failures += 1
+                self._failed += 1
                 log.debug("%s was not compiled ahead: %s", job[-1].kernel, failure)
             else:
                 self._compiled += 1
@@ -201,8 +204,8 @@ class CompileAhead:
         if not self._over or self._closed:
             return
         took = time.monotonic() - self._started_s
-        log.info("%d kernels compiled ahead in %.1f s, %d not", self._compiled, took, self._failures)
-        if self._mark is not None and self._compiled and not self._failures:
+        log.info("%d kernels compiled ahead in %.1f s, %d not", self._compiled, took, self._failed)
+        if self._mark is not None and not self._died:
             with suppress(OSError):
                 self._mark.parent.mkdir(parents=True, exist_ok=True)
                 self._mark.touch()
@@ -261,7 +264,7 @@ def _environment() -> dict[str, str]:
     """That of this process, but that the workers see no GPU, on which each would take memory."""
     from triton import knobs
 
-    return os.environ | {"CUDA_VISIBLE_DEVICES": "", "TRITON_CACHE_DIR": knobs.cache.dir, "OMP_NUM_THREADS": "1"}
+    return os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TRITON_CACHE_DIR": knobs.cache.dir, "OMP_NUM_THREADS": "1"}
 
 
 def compile_ahead(recipe: Recipe, model: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> CompileAhead | None:

@@ -6,7 +6,6 @@ the engine will run on. It belongs in a process of its own: everything here is m
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from octavo.engine.assemble import SHAPE_PREFIX, shape_config
 from octavo.engine.attention import choose_backend
@@ -28,15 +27,13 @@ from octavo.engine.model.decoder import Decoder
 from octavo.engine.quant import gpu_blocks
 from octavo.engine.request import Request, SamplingParams
 from octavo.engine.run.resolve import resolve_kv_dtype
-from octavo.engine.run.runner import ModelRunner
+from octavo.engine.run.runner import FIRST_GRAPHS, ModelRunner
 from octavo.engine.run.step import PageTables, StepInputs, make_inputs
 from octavo.engine.schedule.plan import RowWork, StepPlan
 from octavo.engine.text.tokenizer import Tokenizer
 from octavo.kernels.compile_jobs import CompileJob, noting_jobs
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.gguf_weight import BlockWeight
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Note = Callable[[CompileJob, int], None]
@@ -45,10 +42,10 @@ PROMPTS = (300, 1000)  # tokens of prompts that are read without a graph, odd as
 _PAGES = 80  # no kernel is told how many there are
 
 
-def rehearse(recipe: Recipe, note: Note) -> None:
+def rehearse(recipe: Recipe, note: Note) -> list[str]:
     """Calls `note(job, n)` for each distinct launch as it comes up, n being how many of the first graphs were begun.
 
-    Raises whatever goes wrong; what was noted until then holds.
+    Returns why steps were not gone through to their end. Raises whatever goes wrong before the first, and OSError.
     """
     if torch.cuda.is_available():  # what kernels keep for a device would be of no use to an engine in this process
         raise RuntimeError("A rehearsal needs a process that sees no GPU.")
@@ -76,20 +73,21 @@ def rehearse(recipe: Recipe, note: Note) -> None:
         runner = _runner(recipe, model, vocabulary)
         noting = noting_jobs(recipe.traits.capability, lambda job: note(job, runner.first_graphs_begun))
         stack.enter_context(noting)
-        while _gone_through(runner.prepare_next):
-            pass
-        for count in PROMPTS:
-            if count < recipe.context_length:
-                _gone_through(partial(_read_prompt, runner, count, recipe.context_length))
+        steps: list[Callable[[], object]] = [runner.prepare_next] * (2 * len(FIRST_GRAPHS))  # no graph takes more calls
+        prompts = [count for count in PROMPTS if count < recipe.context_length]
+        steps += [partial(_read_prompt, runner, count, recipe.context_length) for count in prompts]
+        return [reason for step in steps if (reason := _why_not(step)) is not None]
 
 
-def _gone_through(step: Callable[[], bool]) -> bool:
-    """What the step says; True where it asks for numbers, which ends it."""
+def _why_not(step: Callable[[], object]) -> str | None:
+    """Goes through a step; says what it failed of, such as numbers that it asked for."""
     try:
-        return step()
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        log.debug("a step was not gone through: %s", error)
-        return True
+        step()
+    except OSError:
+        raise  # nobody listens any more
+    except Exception as error:  # other steps may do without what this one lacks
+        return f"{type(error).__name__}: {str(error).strip()[:200]}"
+    return None
 
 
 def _runner(recipe: Recipe, model: Decoder, vocabulary: int | None) -> ModelRunner:
@@ -108,7 +106,7 @@ def _runner(recipe: Recipe, model: Decoder, vocabulary: int | None) -> ModelRunn
     )
 
 
-def _read_prompt(runner: ModelRunner, count: int, context_length: int) -> bool:
+def _read_prompt(runner: ModelRunner, count: int, context_length: int) -> None:
     """A step that reads one prompt without a graph, up to its scores."""
     page_size, device = runner.cache.page_size, runner.model.device
     pages = -(-context_length // page_size)
@@ -117,7 +115,6 @@ def _read_prompt(runner: ModelRunner, count: int, context_length: int) -> bool:
     plan = StepPlan((RowWork(request, 0, count, True, 1),), 0)
     inputs = make_inputs(plan, PageTables(len(runner.cache.groups), 1, pages), page_size, torch.device("cpu"))
     runner.model.logits(runner.forward(_on_device(inputs, device))[-1:])
-    return True
 
 
 def _on_device(inputs: StepInputs, device: torch.device) -> StepInputs:

@@ -6,6 +6,9 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +27,9 @@ from triton.runtime.jit import JITFunction
 from octavo.engine import rehearsal
 from octavo.engine.compiling import Recipe
 from octavo.engine.config import EngineConfig
+from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
+from octavo.engine.quant.blocks import block_format
+from octavo.engine.run.mixed import MixedGraphs
 from octavo.engine.run.runner import FIRST_GRAPHS
 from octavo.kernels import activation
 from octavo.kernels.compile_cases import TARGETS
@@ -160,6 +166,56 @@ def test_each_job_is_what_a_launch_looks_for_and_no_launch_looks_for_anything_el
     assert set(found) == set(looked_for)
 
 
+class Headers(Checkpoint):
+    """A checkpoint whose tensors nobody may read, matrices in one type of GGUF files."""
+
+    path, kind, config, generation_config = Path("tiny.gguf"), "gguf", CONFIG, {}
+
+    def __init__(self, kind: str) -> None:
+        hidden, inner, kv = CONFIG["hidden_size"], CONFIG["intermediate_size"], 128
+        shapes = {"model.embed_tokens": (CONFIG["vocab_size"], hidden), "lm_head": (CONFIG["vocab_size"], hidden)}
+        for index in range(CONFIG["num_hidden_layers"]):
+            layer = f"model.layers.{index}."
+            attention = {"q_proj": (hidden, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
+            shapes |= {f"{layer}self_attn.{name}": shape for name, shape in attention.items()}
+            shapes |= {f"{layer}self_attn.o_proj": (hidden, hidden), f"{layer}mlp.down_proj": (hidden, inner)}
+            shapes |= {f"{layer}mlp.gate_proj": (inner, hidden), f"{layer}mlp.up_proj": (inner, hidden)}
+            shapes |= {f"{layer}input_layernorm": (hidden,), f"{layer}post_attention_layernorm": (hidden,)}
+        shapes["model.norm"] = (hidden,)
+        self.tensors = {
+            f"{name}.weight": TensorInfo(f"{name}.weight", kind, shape, self.path, 0, block_format(kind, shape))
+            for name, shape in shapes.items()
+        }
+
+    def stream(self, names: object = None, dtype: object = None) -> Any:
+        raise AssertionError("a rehearsal reads no tensor")
+
+    def load_tokenizer(self) -> Any:
+        return SimpleNamespace(vocab_size=CONFIG["vocab_size"] - 2)
+
+
+def test_a_checkpoint_is_gone_through_as_its_weights_stay_and_with_its_own_vocabulary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rehearsal, "open_checkpoint", lambda path: Headers("Q8_0"))
+    monkeypatch.setattr(rehearsal, "Tokenizer", lambda tokenizer, name: tokenizer)
+    jobs = [job for job, _ in rehearsed(replace(recipe("none"), source="tiny.gguf"))]
+    kernels = {job.kernel for job in jobs}
+    assert "gguf_gemv_kernel" in kernels  # which a config alone, in bfloat16, launches none of
+    assert "best_kernel" not in kernels  # it would choose from rows of the head that no token has
+
+
+def test_a_step_that_asks_for_numbers_is_left_out_and_the_others_are_gone_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: set[str] = set()
+    monkeypatch.setattr(MixedGraphs, "_capture", lambda *told: torch.ones(3, device="cuda").sum().item())
+    left_out = rehearsal.rehearse(recipe("none"), lambda job, begun: kernels.add(job.kernel))
+    assert len(left_out) == sum(tokens > 0 for _, tokens, _ in FIRST_GRAPHS)
+    assert all("_local_scalar_dense" in reason for reason in left_out)
+    assert {"decode_kernel", "best_kernel", "dense_kernel"} <= kernels
+
+
 def test_jobs_come_with_the_graph_that_first_needs_them() -> None:
     found = rehearsed(recipe("none"))
     begun = [number for _, number in found]
@@ -174,7 +230,7 @@ def test_jobs_come_with_the_graph_that_first_needs_them() -> None:
 
 def test_nothing_is_left_of_a_rehearsal() -> None:
     asked = torch.cuda.get_device_capability
-    with pytest.raises(RuntimeError, match="the note"):
+    with pytest.raises(OSError, match="nobody listens"):
         rehearsal.rehearse(recipe("q4_k_m"), _raise)
     assert torch.cuda.get_device_capability is asked
     assert torch.empty(1).device.type == "cpu"
@@ -188,4 +244,4 @@ def test_a_process_that_sees_a_gpu_is_no_place_for_it(monkeypatch: pytest.Monkey
 
 
 def _raise(job: CompileJob, begun: int) -> None:
-    raise RuntimeError("the note")
+    raise BrokenPipeError("nobody listens")
