@@ -373,7 +373,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--quantization",
         default="none",
         choices=sorted({*FORMATS, *MIXES}),
-        help="a value of model.quantization; for random weights also GGUF's q4_0, q4_k_m or q8_0",
+        help="a value of model.quantization; for random weights also GGUF's q4_0, q4_k_m, q5_k_m or q8_0",
     )
     parser.add_argument("--quantize-head", action="store_true", help="convert the output head too")
     parser.add_argument(

@@ -27,11 +27,12 @@ def random_blocks(kind: str, outs: int, size: int) -> BlockWeight:
         return torch.randint(low, high, (outs, columns), dtype=dtype, device="cuda")
 
     codes = random(size, torch.int8) if kind == "Q8_0" else random(blocks * 32, torch.int16)
-    scale_dtype = {"Q4_K": torch.uint8, "Q6_K": torch.int8}.get(kind, torch.float16)
-    scale = random(blocks * (4 if kind in ("Q4_0", "Q8_0") else 8), scale_dtype)
-    high = random(blocks * 16, torch.int16) if kind == "Q6_K" else None
-    units = random(size // unit * (2 if kind == "Q4_K" else 1), torch.float16) if unit else None
-    return BlockWeight(kind, codes, scale, size, KINDS[kind].group, high=high, unit=units)
+    form = KINDS[kind]
+    scale_dtype = torch.float16 if not unit else torch.uint8 if form.minimum else torch.int8
+    scale = random(blocks * 128 // form.group * (2 if form.minimum else 1), scale_dtype)
+    high = random(blocks * 8 * form.high, torch.int16) if form.high else None
+    units = random(size // unit * (2 if form.minimum else 1), torch.float16) if unit else None
+    return BlockWeight(kind, codes, scale, size, form.group, high=high, unit=units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,11 +286,12 @@ _KINDS = {80: ("Q4_K", "Q6_K"), 100: ("Q6_K",), 120: ("Q4_K",)}  # what unpacks 
 def _blocks(kind: str, outs: int, size: int) -> BlockWeight:
     blocks, unit = size // 128, KINDS[kind].unit
     codes = _empty(outs, size, dtype=torch.int8) if kind == "Q8_0" else _empty(outs, blocks * 32, dtype=torch.int16)
-    scale_dtype = {"Q4_K": torch.uint8, "Q6_K": torch.int8}.get(kind, torch.float16)
-    scale = _empty(outs, blocks * (4 if kind in ("Q4_0", "Q8_0") else 8), dtype=scale_dtype)
-    high = _empty(outs, blocks * 16, dtype=torch.int16) if kind == "Q6_K" else None
-    units = _empty(outs, size // unit * (2 if kind == "Q4_K" else 1), dtype=torch.float16) if unit else None
-    return BlockWeight(kind, codes, scale, size, KINDS[kind].group, high=high, unit=units)
+    form = KINDS[kind]
+    scale_dtype = torch.float16 if not unit else torch.uint8 if form.minimum else torch.int8
+    scale = _empty(outs, blocks * 128 // form.group * (2 if form.minimum else 1), dtype=scale_dtype)
+    high = _empty(outs, blocks * 8 * form.high, dtype=torch.int16) if form.high else None
+    units = _empty(outs, size // unit * (2 if form.minimum else 1), dtype=torch.float16) if unit else None
+    return BlockWeight(kind, codes, scale, size, form.group, high=high, unit=units)
 
 
 def _wide_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:

@@ -33,7 +33,8 @@ def decode_planes(weight: BlockWeight, dtype: torch.dtype, ids: Tensor | None = 
         return out
     gguf_decode_kernel[(outs, triton.cdiv(size, _BLOCK))](
         weight.codes, high, weight.scale, unit, weight.codes if ids is None else ids, out,
-        SIZE=size, PICKED=ids is not None, KIND=weight.kind.number, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+        SIZE=size, PICKED=ids is not None, KIND=weight.kind.number, FIVE=weight.kind.high == 1, BLOCK=_BLOCK,
+        num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
@@ -48,6 +49,7 @@ def gguf_decode_kernel(
     out_ptr,
     SIZE: tl.constexpr,
     KIND: tl.constexpr,
+    FIVE: tl.constexpr,
     PICKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -70,9 +72,14 @@ def gguf_decode_kernel(
         number = (((w >> (field % 4 * 4)) & 15) | (((h >> bit) & 3) << 4)).to(tl.float32) - 32.0
     else:
         w = tl.load(codes_ptr + row * (BLOCKS * 32) + block * 32 + col % 32, mask=inside, other=0).to(tl.int32)
-        number = ((w >> (group * 4)) & 15).to(tl.float32)
+        code = (w >> (group * 4)) & 15
+        if FIVE:
+            at = block * 8 + col // 8 % 4 * 2 + col % 2
+            h = tl.load(high_ptr + row * (BLOCKS * 8) + at, mask=inside, other=0).to(tl.int32)
+            code |= ((h >> (group * 4 + col // 2 % 4)) & 1) << 4
+        number = code.to(tl.float32)
         if KIND == Q4_0:
-            number -= 8.0
+            number -= 16.0 if FIVE else 8.0
     if KIND == Q6_K:
         scale = tl.load(scale_ptr + row * (BLOCKS * 8) + col // 16, mask=inside, other=0).to(tl.float32)
         scale *= tl.load(unit_ptr + row * (SIZE // 256) + col // 256, mask=inside, other=0.0).to(tl.float32)

@@ -58,6 +58,7 @@ def gguf_gemv_kernel(
     eps,
     SIZE: tl.constexpr,
     KIND: tl.constexpr,
+    FIVE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     THREADS: tl.constexpr,
@@ -72,7 +73,7 @@ def gguf_gemv_kernel(
 ):
     """x [ROWS, SIZE] as int32 pairs of float16, or of bfloat16 if BF16; the planes of a BlockWeight: words and high as
     int32, scale as int64 (Q4_0, Q4_1, Q4_K), int32 (Q6_K) or int16 (Q8_0), unit as int32 (Q4_K) or int16 (Q6_K), of
-    2 outs = gate | up if ACT >= 0; residual, out [ROWS, outs].
+    2 outs = gate | up if ACT >= 0; residual, out [ROWS, outs]. FIVE: codes of Q4_0, Q4_1 or Q4_K have a fifth bit.
 
     NORM 1: norm is pairs as x is; 2: float32. BEST as in linear_epilogue.py.
     """
@@ -84,7 +85,7 @@ def gguf_gemv_kernel(
     word = tl.arange(0, THREADS * 4)
     line = lines_of(first, outs, BLOCK_N, LINES)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
-    w, high, scale, unit = _weights(words_ptr, high_ptr, scale_ptr, unit_ptr, line, word, thread, SIZE, KIND)
+    w, high, scale, unit = _weights(words_ptr, high_ptr, scale_ptr, unit_ptr, line, word, thread, SIZE, KIND, FIVE)
     if NORM > 0:
         norm = _runs(norm_ptr, word, SIZE, KIND, NORM == 2)
     out_col = first + tl.arange(0, BLOCK_N)
@@ -112,7 +113,7 @@ def gguf_gemv_kernel(
             # the next turn's loads are under way while this turn's are used
             ahead = begin + THREADS
             w, high, scale, unit = _weights(
-                words_ptr, high_ptr, scale_ptr, unit_ptr, line, ahead * 4 + word, ahead + thread, SIZE, KIND
+                words_ptr, high_ptr, scale_ptr, unit_ptr, line, ahead * 4 + word, ahead + thread, SIZE, KIND, FIVE
             )
             if NORM > 0:
                 norm = _runs(norm_ptr, ahead * 4 + word, SIZE, KIND, NORM == 2)
@@ -130,8 +131,10 @@ def gguf_gemv_kernel(
             )
             for n in tl.static_range(LINES):
                 codes = four_of(this_w[2 * n]) + four_of(this_w[2 * n + 1]) if KIND == Q8_0 else four_of(this_w[n])
-                above = four_of(this_high[n]) if KIND == Q6_K else codes
-                result = _product(codes, above, this_scale, this_unit, n, pairs, totals, begin + thread, KIND, ASM)
+                above = four_of(this_high[n]) if KIND == Q6_K else this_high[n] if FIVE else codes
+                result = _product(
+                    codes, above, this_scale, this_unit, n, pairs, totals, begin + thread, KIND, FIVE, ASM
+                )
                 new_sums += (sums[t * LINES + n] + back * result,)
             new_squares += (square,)
         sums = new_sums
@@ -142,9 +145,12 @@ def gguf_gemv_kernel(
 
 
 @triton.jit
-def _weights(words_ptr, high_ptr, scale_ptr, unit_ptr, line, word, thread, SIZE: tl.constexpr, KIND: tl.constexpr):
-    """Of every row, what each thread has of it: [4 threads] words (twice for Q8_0) and high bits, read once and not
-    kept in the caches, and [threads] scales (twice for Q4_1) and units."""
+def _weights(
+    words_ptr, high_ptr, scale_ptr, unit_ptr, line, word, thread,
+    SIZE: tl.constexpr, KIND: tl.constexpr, FIVE: tl.constexpr,
+):  # fmt: skip
+    """Of every row, what each thread has of it: [4 threads] words (twice for Q8_0) and high bits ([threads] if FIVE),
+    read once and not kept in the caches, and [threads] scales (twice for Q4_1) and units."""
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
     w = ()
     high = ()
@@ -164,6 +170,8 @@ def _weights(words_ptr, high_ptr, scale_ptr, unit_ptr, line, word, thread, SIZE:
             # of 128 columns the first two threads have the lower bytes, the other two the upper ones
             at = word // 16 * 8 + word % 8
             high += (tl.load(high_ptr + line[n] * (BLOCKS * 8) + at, mask=word < BLOCKS * 16, other=0),)
+        elif FIVE:
+            high += (tl.load(high_ptr + line[n] * (BLOCKS * 4) + thread, mask=thread < BLOCKS * 4, other=0),)
     for n in tl.static_range(len(line)):
         inside = thread < BLOCKS * 4
         if KIND == Q4_1:
@@ -240,9 +248,12 @@ def _prepared(run, norm, square, KIND: tl.constexpr, NORM: tl.constexpr, BF16: t
 
 
 @triton.jit
-def _product(codes, above, scale, unit, n: tl.constexpr, pairs, totals, thread, KIND: tl.constexpr, ASM: tl.constexpr):
+def _product(
+    codes, above, scale, unit, n: tl.constexpr, pairs, totals, thread,
+    KIND: tl.constexpr, FIVE: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
     """Row n's part of the result [threads] in the unit of `_prepared`."""
-    OFFSET: tl.constexpr = 8 if KIND == Q4_0 else 32 if KIND == Q6_K else 128
+    OFFSET: tl.constexpr = (16 if FIVE else 8) if KIND == Q4_0 else 32 if KIND == Q6_K else 128
     MINIMUM: tl.constexpr = KIND == Q4_1 or KIND == Q4_K
     if KIND == Q4_1:
         factors = half_numbers(scale[2 * n])
@@ -271,6 +282,9 @@ def _product(codes, above, scale, unit, n: tl.constexpr, pairs, totals, thread, 
                     if q >= 2:
                         high = high >> 2
                     code |= high & (0x03000300 if q % 2 == 1 else 0x00300030)
+                elif FIVE:
+                    high = above >> (4 + k) if q >= 2 else above << (4 - k)
+                    code |= high & (0x01000100 if q % 2 == 1 else 0x00100010)
             if not MINIMUM:
                 code = less(code, OFFSET * 16 if q % 2 == 1 and KIND != Q8_0 else OFFSET, ASM)
             both = add_products(code, pairs[q * 4 + k], both, ASM)

@@ -35,16 +35,18 @@ def launch_blocks(
     outs = weight.shape[0] // (2 if options["ACT"] >= 0 else 1)
     high = weight.codes if weight.high is None else weight.high
     unit = weight.scale if weight.unit is None else weight.unit
-    if weight.code in ("Q4_K", "Q6_K"):
-        unit = unit.view(torch.int32 if weight.code == "Q4_K" else torch.int16)
-    own = {"KIND": weight.kind.number, "BF16": x.dtype == torch.bfloat16, "ASM": _assembler(x.device)}
+    if weight.unit is not None:
+        unit = unit.view(torch.int32 if weight.kind.minimum else torch.int16)
+    own = {"KIND": weight.kind.number, "FIVE": weight.kind.high == 1}
+    own |= {"BF16": x.dtype == torch.bfloat16, "ASM": _assembler(x.device)}
     bias, residual, ids = around["bias"], around["residual"], around["ids"]
     if isinstance(tile, GemvTile):
         norm = around["norm"]
         norm_kind = 0 if norm is None else 2 if norm.dtype == torch.float32 else 1
         norm = x.view(torch.int32) if norm is None else norm if norm_kind == 2 else norm.view(torch.int32)
-        if rows == 1 and x.shape[1] <= tile.block_k and weight.code not in ("Q4_0", "Q4_1"):
-            own["maxnreg"] = 128  # four programs of four warps a multiprocessor; those two would spill
+        spills = weight.scale.dtype == torch.float16 and weight.code != "Q8_0"  # four floats a thread and row
+        if rows == 1 and x.shape[1] <= tile.block_k and not spills:
+            own["maxnreg"] = 128  # four programs of four warps a multiprocessor
         scale = weight.scale.view({"Q6_K": torch.int32, "Q8_0": torch.int16}.get(weight.code, torch.int64))
         gguf_gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
             x.view(torch.int32), norm, weight.codes.view(torch.int32), high.view(torch.int32), scale, unit,

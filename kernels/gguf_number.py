@@ -67,6 +67,57 @@ def signed_numbers(w):
     return first - by, second - by, third - by, fourth - by
 
 
+# Two words each at a time: shifted to their places, the q-th four bits and the fifth go into the mantissas of two 32s.
+FIVE_INTO_BFLOAT16: tl.constexpr = tl.constexpr(
+    tuple(
+        f"{{ .reg .b32 a, b; {low} a, $1, {by}; {high} b, $2, {above};"
+        " lop3.b32 a, a, 0x003c003c, 0x42004200, 0xea; lop3.b32 $0, b, 0x00400040, a, 0xea; }"
+        for low, by, high, above in (
+            ("shl.b32", 2, "shl.b32", 6),
+            ("shr.b32", 2, "shl.b32", 2),
+            ("shr.b32", 6, "shr.b32", 2),
+            ("shr.b32", 10, "shr.b32", 6),
+        )
+    )
+)
+FIVE_INTO_FLOAT16: tl.constexpr = tl.constexpr(
+    tuple(
+        f"{{ .reg .b32 a, b; {low} a, $1, {by}; {high} b, $2, {above};"
+        " lop3.b32 a, a, 0x01e001e0, 0x50005000, 0xea; lop3.b32 $0, b, 0x02000200, a, 0xea; }"
+        for low, by, high, above in (
+            ("shl.b32", 5, "shl.b32", 9),
+            ("shl.b32", 1, "shl.b32", 5),
+            ("shr.b32", 3, "shl.b32", 1),
+            ("shr.b32", 7, "shr.b32", 3),
+        )
+    )
+)
+
+
+@triton.jit
+def five_bit_operand(
+    w, fifth, q: tl.constexpr, less: tl.constexpr, dtype: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr
+):
+    """32 + code - less of five-bit codes, exact in a 16-bit type: the q-th four bits of 16-bit words w, and above them
+    the lowest of the q-th four bits of `fifth`; less is 0 or 48."""
+    if not ASM:
+        code = ((w >> (4 * q)) & 15) | ((fifth >> (4 * q)) & 1) << 4
+        made = (code.to(tl.float32) + (32.0 - less)).to(dtype)
+    elif BF16:
+        made = tl.inline_asm_elementwise(
+            FIVE_INTO_BFLOAT16[q], "=r,r,r", [w, fifth], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+        if less == 48:
+            made = two_bfloat16("{ .reg .b32 a, b; mov.b32 a, 0x3f803f80; mov.b32 b, 0xc240c240; " + _ADD, made)
+    else:
+        made = tl.inline_asm_elementwise(
+            FIVE_INTO_FLOAT16[q], "=r,r,r", [w, fifth], dtype=tl.float16, is_pure=True, pack=2
+        )
+        if less == 48:
+            made = two_float16("{ .reg .b32 b; mov.b32 b, 0xd200d200; add.rn.f16x2 $0, $1, b; }", made)
+    return made
+
+
 @triton.jit
 def low_operand(w, q: tl.constexpr, dtype: tl.constexpr, BF16: tl.constexpr, ASM: tl.constexpr):
     """The q-th 4-bit codes of 16-bit words less what `high_operand` adds and 32: exact in a 16-bit type."""

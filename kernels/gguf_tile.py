@@ -25,6 +25,7 @@ from octavo.kernels.gguf_number import (
     Q6_K,
     Q8_0,
     byte_numbers,
+    five_bit_operand,
     half_numbers,
     high_operand,
     low_operand,
@@ -56,6 +57,7 @@ def gguf_tile_kernel(
     eps,
     SIZE: tl.constexpr,
     KIND: tl.constexpr,
+    FIVE: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
@@ -112,8 +114,8 @@ def gguf_tile_kernel(
             )  # fmt: skip
         else:
             sums = _turn(
-                sums, none, x_ptr, words_ptr, line, this_scale, block, place, rows,
-                SIZE, KIND, SLICES, LINES, BF16, ASM,
+                sums, none, x_ptr, words_ptr, high_ptr, line, this_scale, block, place, rows,
+                SIZE, KIND, FIVE, SLICES, LINES, BF16, ASM,
             )  # fmt: skip
     y = outputs(sums[0], SLICES)
     u = outputs(sums[LINES - 1], SLICES)
@@ -126,18 +128,24 @@ def gguf_tile_kernel(
 
 @triton.jit
 def _turn(
-    sums, none, x_ptr, words_ptr, line, scale, block, place, rows,
-    SIZE: tl.constexpr, KIND: tl.constexpr, SLICES: tl.constexpr, LINES: tl.constexpr, BF16: tl.constexpr,
-    ASM: tl.constexpr,
+    sums, none, x_ptr, words_ptr, high_ptr, line, scale, block, place, rows,
+    SIZE: tl.constexpr, KIND: tl.constexpr, FIVE: tl.constexpr, SLICES: tl.constexpr, LINES: tl.constexpr,
+    BF16: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """The sums of a turn's four groups of 32 columns added: nibbles, or bytes of Q8_0."""
+    """The sums of a turn's four groups of 32 columns added: nibbles, five bits, or bytes of Q8_0."""
     WORDS: tl.constexpr = (SIZE + 127) // 128 * 32
-    LESS: tl.constexpr = 24 if KIND == Q4_0 else 0
+    BASE: tl.constexpr = 32 if FIVE else 16  # part of the numbers
+    LESS: tl.constexpr = BASE // 2 * 3 if KIND == Q4_0 else 0
     MINIMUM: tl.constexpr = KIND == Q4_1 or KIND == Q4_K
     column = along_columns(tl.arange(0, 32), SLICES)
     w = ()
+    fifth = ()
     for i in tl.static_range(LINES):
         out = along_rows(line[i], SLICES)
+        if FIVE:
+            at = block * 8 + column // 8 * 2 + column % 2
+            words = tl.load(high_ptr + out * (WORDS // 4) + at, mask=at < WORDS // 4, other=0)
+            fifth += (words >> (column // 2 % 4).to(tl.int16),)
         if KIND == Q8_0:
             for q in tl.static_range(4):
                 at = block * 128 + q * 32 + column
@@ -154,14 +162,15 @@ def _turn(
         for i in tl.static_range(LINES):
             if KIND == Q8_0:
                 number = w[4 * i + q].to(x.dtype)
+            elif FIVE:
+                number = five_bit_operand(w[i], fifth[i], q, LESS, x.dtype, BF16, ASM > 0)
             else:
                 number = four_bit_operand(w[i], q, LESS, x.dtype, BF16, ASM > 0)
             part = tl.dot(number, x, none, input_precision="ieee")
             factor, minimum = _of_group(scale, i, q, KIND)
             summed = sums[i] + part * tl.expand_dims(factor, len(factor.shape))
             if MINIMUM:
-                # 16 is part of the numbers
-                added = minimum - 16.0 * factor
+                added = minimum - BASE * factor
                 summed += total * tl.expand_dims(added, len(added.shape))
             more += (summed,)
         sums = more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from octavo.engine.errors import LoadError
 from octavo.engine.model.parameters import part_shapes
@@ -29,8 +30,8 @@ def mixed_parts(name: str, spec: ModelSpec) -> dict[str, Format]:
     return held
 
 
-def _q4_k_m(part: str, layers: int, tied: bool) -> str:
-    """Q4_K, with Q6_K for the head and in about half of the layers for values and the second product of the MLP: the
+def _with_six_bits(most: str, part: str, layers: int, tied: bool) -> str:
+    """`most`, with Q6_K for the head and in about half of the layers for values and the second product of the MLP: the
     first and last eighth and every third between."""
     if part == ("embed" if tied else "head"):
         return "Q6_K"
@@ -38,11 +39,12 @@ def _q4_k_m(part: str, layers: int, tied: bool) -> str:
         index, eighth = int(part.split(".")[1]), layers // 8
         if index < eighth or index >= 7 * layers // 8 or (index - eighth) % 3 == 2:
             return "Q6_K"
-    return "Q4_K"
+    return most
 
 
 MIXES: dict[str, Callable[[str, int, bool], str]] = {
     "q4_0": lambda part, layers, tied: "Q4_0",
-    "q4_k_m": _q4_k_m,
+    "q4_k_m": partial(_with_six_bits, "Q4_K"),
+    "q5_k_m": partial(_with_six_bits, "Q5_K"),
     "q8_0": lambda part, layers, tied: "Q8_0",
 }

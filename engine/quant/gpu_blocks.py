@@ -17,7 +17,7 @@ from octavo.engine.quant.base import Format, LinearSpec, Packed
 from octavo.engine.quant.blocks import BlockFormat
 from octavo.engine.quant.products import Fused, Product, register
 from octavo.kernels.gguf_decode import decode_planes
-from octavo.kernels.gguf_weight import KINDS, BlockWeight, by_blocks, high_words, interleaved
+from octavo.kernels.gguf_weight import KINDS, BlockWeight, by_blocks, fifth_words, high_words, interleaved
 from octavo.kernels.skinny_linear import skinny_linear
 
 _TENSOR_CORES = (8, 0)
@@ -82,14 +82,45 @@ def _split_q4_1(blocks: Tensor, size: int) -> dict[str, Tensor]:
     return {"codes": interleaved(_nibbles(cut[:, :, 4:]).flatten(1), 128), "scale": scales}
 
 
+def _split_q5_0(blocks: Tensor, size: int) -> dict[str, Tensor]:
+    cut = _cut(blocks, size // 32)
+    codes, high = interleaved(_nibbles(cut[:, :, 6:]).flatten(1), 128), _fifth_bits(cut[:, :, 2:6])
+    return {"codes": codes, "high": high, "scale": by_blocks(_floats(cut, 0))}
+
+
+def _split_q5_1(blocks: Tensor, size: int) -> dict[str, Tensor]:
+    cut = _cut(blocks, size // 32)
+    codes, high = interleaved(_nibbles(cut[:, :, 8:]).flatten(1), 128), _fifth_bits(cut[:, :, 4:8])
+    return {"codes": codes, "high": high, "scale": by_blocks(_floats(cut, 0), _floats(cut, 2))}
+
+
+def _fifth_bits(packed: Tensor) -> Tensor:
+    """Of four bytes a group [rows, groups, 4], bit by bit, the words that kernels read."""
+    by = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return fifth_words(((packed[..., None] >> by) & 1).flatten(1))
+
+
 def _split_q4_k(blocks: Tensor, size: int) -> dict[str, Tensor]:
     cut = _cut(blocks, size // 256)
+    codes = _nibbles(cut[:, :, 16:].unflatten(2, (4, 32))).flatten(1)
+    return {"codes": interleaved(codes, 128), **_six_bit_scales(cut)}
+
+
+def _split_q5_k(blocks: Tensor, size: int) -> dict[str, Tensor]:
+    cut = _cut(blocks, size // 256)
+    codes = _nibbles(cut[:, :, 48:].unflatten(2, (4, 32))).flatten(1)
+    by = torch.arange(8, dtype=torch.uint8, device=cut.device).view(8, 1)
+    high = fifth_words(((cut[:, :, None, 16:48] >> by) & 1).flatten(1))
+    return {"codes": interleaved(codes, 128), "high": high, **_six_bit_scales(cut)}
+
+
+def _six_bit_scales(cut: Tensor) -> dict[str, Tensor]:
+    """The planes of scales and their units from the first 16 bytes of every block."""
     first, second, rest = cut[:, :, 4:8], cut[:, :, 8:12], cut[:, :, 12:16]
     scales = torch.cat((first & 63, (rest & 15) | (first >> 6) << 4), -1).flatten(1)
     minimums = torch.cat((second & 63, (rest >> 4) | (second >> 6) << 4), -1).flatten(1)
-    codes = _nibbles(cut[:, :, 16:].unflatten(2, (4, 32))).flatten(1)
     unit = torch.stack((_floats(cut, 0), _floats(cut, 2)), -1).flatten(1)
-    return {"codes": interleaved(codes, 128), "scale": by_blocks(scales, minimums), "unit": unit}
+    return {"scale": by_blocks(scales, minimums), "unit": unit}
 
 
 def _split_q6_k(blocks: Tensor, size: int) -> dict[str, Tensor]:
@@ -115,6 +146,9 @@ _SPLIT: dict[str, Callable[[Tensor, int], dict[str, Tensor]]] = {
     "Q4_0": _split_q4_0,
     "Q4_1": _split_q4_1,
     "Q4_K": _split_q4_k,
+    "Q5_0": _split_q5_0,
+    "Q5_1": _split_q5_1,
+    "Q5_K": _split_q5_k,
     "Q6_K": _split_q6_k,
     "Q8_0": _split_q8_0,
 }

@@ -69,7 +69,7 @@ def test_products_of_any_number_of_rows(kind, shape):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K"])
 def test_what_stands_around_a_product_of_few_rows(kind, rows):
     if rows > 1 and not device_traits(CUDA).tensor_cores:
         pytest.skip("one row is all that is fused without tensor cores")
@@ -162,7 +162,7 @@ def test_parts_of_several_types_are_products_of_their_own():
 
 
 def test_types_without_a_kernel_stay_in_their_blocks():
-    form, spec = BlockFormat("Q5_K"), LinearSpec("w", (Part("w", 8),), 256)
+    form, spec = BlockFormat("Q3_K"), LinearSpec("w", (Part("w", 8),), 256)
     packed = form.allocate(spec, torch.bfloat16, CUDA)
     packed.planes["blocks"].zero_()
     choose(form, packed, spec, CUDA)

@@ -24,6 +24,10 @@ def test_half_of_the_values_and_second_products_have_six_bits():
     assert kinds[("head", "Q6_K")] == 1
     assert kinds[("q", "Q4_K")] == kinds[("gate", "Q4_K")] == 32
     assert held["layers.0.attn.v"].name == "Q6_K"
+    five = mixed_parts("q5_k_m", ModelSpec.from_config(shape_config("llama-8b")))
+    assert {name for name, form in five.items() if form.name == "Q5_K"} == {
+        name for name, form in held.items() if form.name == "Q4_K"
+    }
 
 
 def test_rows_that_are_no_whole_blocks_are_refused_in_words():

@@ -22,7 +22,7 @@ from octavo.kernels.skinny_linear import skinny_linear, skinny_linear_add, skinn
 EPS = 1e-5
 
 
-LONG = ("Q4_K", "Q6_K")  # of 256 columns
+LONG = ("Q4_K", "Q5_K", "Q6_K")  # of 256 columns
 
 
 def size_of(kind, blocks, odd):
