@@ -317,9 +317,10 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> Non
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.ariaLabel"))
     page.locator(".row-chat a").last.focus()
-    for _ in range(12):
+    for _ in range(16):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.ariaLabel"))
     assert {"Search chats", "Temporary chat", "More for this chat", "Edit", "Copy", "Retry", "Message"} <= seen
+    assert {"Delete with its replies", "Delete this reply"} <= seen
     assert "Model: SmolLM2-135M-Instruct, Q4_1 as bfloat16 · CPU" in seen
     assert page.locator("[role=log]").count() == 1
