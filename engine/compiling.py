@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 WORKER = ("-m", "octavo.engine.compile_worker")
 MOST_WORKERS = 8  # there are some dozens of kernels, and the slowest takes as long as six of the others
 WORKER_BYTES = 1 << 30  # torch, Triton and a kernel in the making
-PATIENCE_S = 60.0  # without news from any worker: no kernel takes so long
+PATIENCE_S = 30.0  # without news from any worker: no kernel takes so long, and the engine compiles as well
 # relative times of the slowest kernels, which are begun first
 COSTS = {
     "decode_kernel": 7, "dense_kernel": 7, "prefill_kernel": 5, "gguf_gemv_kernel": 5, "gguf_tile_kernel": 3,

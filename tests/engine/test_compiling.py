@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import pickle
 import subprocess
 import sys
@@ -406,8 +408,10 @@ def test_a_load_that_fails_ends_what_it_started(monkeypatch: pytest.MonkeyPatch)
     assert closed == ["closed"]
 
 
-def test_a_worker_compiles_what_it_is_told_and_ends_with_its_input(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
+def test_a_worker_compiles_what_it_is_told_and_ends_with_its_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knobs = pytest.importorskip("triton.knobs", reason="Triton is not installed")
     from octavo.kernels.compile_jobs import noting_jobs
     from octavo.kernels.rows import patch
 
@@ -416,20 +420,34 @@ def test_a_worker_compiles_what_it_is_told_and_ends_with_its_input(tmp_path: Pat
         patch(torch.empty(4, 8, dtype=torch.int32, device="meta"), torch.empty(2, 8, dtype=torch.int32, device="meta"))
     broken = replace(jobs[0], signature=jobs[0].signature | {"table_ptr": "nothing"})
     told = b"".join(pickle.dumps(task) for task in (jobs[0], broken, "no recipe"))
-    environment = compiling._environment() | {"TRITON_CACHE_DIR": str(tmp_path)}
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-P", *compiling.WORKER], input=told, env=environment, capture_output=True, check=True
+        [sys.executable, "-P", *compiling.WORKER],
+        input=told,
+        env=compiling._environment(),
+        capture_output=True,
+        check=True,
     )
-    assert next(tmp_path.rglob("*.cubin"))
+    assert next(tmp_path.rglob("*.cubin")).parent.name == _folder_of(jobs[0])
     answers = _all_of(done.stdout)
     assert answers[0] is None
     assert len(answers) == 3
     assert all(isinstance(answer, str) and ":" in answer for answer in answers[1:])
 
 
-def _all_of(data: bytes) -> list[object]:
-    import io
+def _folder_of(job: Any) -> str:
+    """Of Triton's cache, in which this process would look for the job's binary."""
+    import triton
+    from triton.runtime.cache import get_cache_manager
 
+    backend, source = triton.compiler.make_backend(job.target), job.source()
+    options = backend.parse_options(dict(job.options) | source.parse_options())
+    variables = triton._C.libtriton.get_cache_invalidating_env_vars()
+    key = triton.runtime.cache.get_cache_key(source, backend, options, variables)
+    return Path(get_cache_manager(hashlib.sha256(key.encode()).hexdigest()).cache_dir).name
+
+
+def _all_of(data: bytes) -> list[object]:
     stream, found = io.BytesIO(data), []
     while stream.tell() < len(data):
         found.append(pickle.load(stream))

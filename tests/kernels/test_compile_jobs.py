@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import triton
 from triton import knobs
+from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.compiler import make_backend
 from triton.runtime.cache import get_cache_key
 from triton.runtime.driver import driver
@@ -24,17 +24,13 @@ from octavo.kernels.compile_jobs import CompileJob, compile_job, noting_jobs
 from octavo.kernels.device import as_device
 from octavo.kernels.rows import patch
 
-KEYS_OF = """
-import hashlib, pickle, sys
-from triton._C.libtriton import get_cache_invalidating_env_vars
-from triton.compiler import make_backend
-from triton.runtime.cache import get_cache_key
-for job in pickle.load(sys.stdin.buffer):
-    backend, source = make_backend(job.target), job.source()
-    options = backend.parse_options(dict(job.options) | source.parse_options())
-    key = get_cache_key(source, backend, options, get_cache_invalidating_env_vars())
-    print(hashlib.sha256(key.encode()).hexdigest())
-"""
+
+def key_of(source: Any, target: Any, options: Any) -> str:
+    """Where Triton's compiler looks for a binary."""
+    backend = make_backend(target)
+    parsed = backend.parse_options(dict(options) | source.parse_options())
+    key = get_cache_key(source, backend, parsed, get_cache_invalidating_env_vars())
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 @pytest.fixture(autouse=True)
@@ -48,15 +44,10 @@ def _compiler() -> None:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys under which launches on a driver of one generation look for their binaries, which are never made."""
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-
     keys: list[str] = []
 
     def look(source, target, options):
-        backend = make_backend(target)
-        parsed = backend.parse_options(dict(options) | source.parse_options())
-        key = get_cache_key(source, backend, parsed, get_cache_invalidating_env_vars())
-        keys.append(hashlib.sha256(key.encode()).hexdigest())
+        keys.append(key_of(source, target, options))
         raise LookupError("not there")
 
     class Driver:
@@ -103,10 +94,8 @@ def jobs_of(device: str) -> list[CompileJob]:
 
 def keys_of(jobs: list[CompileJob]) -> list[str]:
     """As another process finds them."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", KEYS_OF], input=pickle.dumps(jobs), capture_output=True, check=True
-    )
-    return done.stdout.decode().splitlines()
+    told = [pickle.loads(pickle.dumps(job)) for job in jobs]
+    return [key_of(job.source(), job.target, job.options) for job in told]
 
 
 def test_a_job_on_tensors_without_storage_has_the_key_of_the_launch_on_real_ones(seen):
