@@ -47,8 +47,6 @@ COSTS = {
     "decode_kernel": 7, "dense_kernel": 7, "prefill_kernel": 5, "gguf_gemv_kernel": 5, "gguf_tile_kernel": 3,
     "tile_kernel": 2, "wide_kernel": 2,
 }  # fmt: skip
-
-
 # what of the engine's settings decides which kernels there are
 _SETTINGS = (
     "quantization", "quantize_head", "paged_attention", "fusion", "page_size", "kv_cache_dtype", "max_running",

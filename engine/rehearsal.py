@@ -38,7 +38,8 @@ from octavo.kernels.gguf_weight import BlockWeight
 T = TypeVar("T")
 Note = Callable[[CompileJob, int], None]
 
-PROMPTS = (300, 1000)  # tokens of prompts that are read without a graph, odd as most are
+PROMPTS = (300, 1000)  # tokens of prompts that are read without a graph; multiples of 16 are rare
+_DEVICE = torch.device("cuda", 0)  # which of several it is makes no difference
 _PAGES = 80  # no kernel is told how many there are
 
 
@@ -62,7 +63,7 @@ def rehearse(recipe: Recipe, note: Note) -> list[str]:
         stack.enter_context(torch.inference_mode())
         model = build_hollow(
             source,
-            device=recipe.device,
+            device=_DEVICE,
             dtype=recipe.dtype,
             context_length=recipe.context_length,
             fusion=recipe.config.fusion,
