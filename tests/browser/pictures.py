@@ -83,7 +83,10 @@ def _is_shared(page: Page, x: float, y: float) -> bool:
 def _settings(page: Page, address: str, folder: Path) -> None:
     _ask(page, address)
     page.goto(f"{page.url}#settings/speed")
-    page.locator(".panel-settings .card-speed").first.wait_for()
+    cards = page.locator(".panel-settings .card-speed")
+    cards.first.wait_for()
+    for folded in cards.locator("summary").all():  # without a GPU
+        folded.click()
     page.wait_for_timeout(500)
     page.screenshot(path=folder / "settings.png")
     _stop(page)
