@@ -251,7 +251,7 @@ class Tab:
                 self._hub.abandon(nonce)
             raise
         self._answer({"k": "sent", "chat": chat_id, "nonce": nonce, "created": created})
-        if created:
+        if created and self._view is None:  # the reader may have gone on to another chat
             feed: ChatFeed | None = await self._hub.feed(chat_id)
             if feed is not None:
                 self._show(View(feed))

@@ -128,6 +128,18 @@ def test_a_first_message_whose_answer_was_lost_makes_no_second_chat(tab: Speaker
     assert tab.until("sent")["chat"] == first
 
 
+def test_a_first_message_that_goes_out_late_leaves_the_tab_where_its_reader_is(tab: Speaker) -> None:
+    tab.say(k="send", chat=None, text="Hello", nonce="n1")
+    shown = tab.until("sent")["chat"]
+    tab.ended()
+    tab.say(k="open", chat=shown)
+    tab.until("chat", chat=shown)
+    tab.say(k="send", chat=None, text="It waited", nonce="n2")
+    assert tab.until("sent", nonce="n2")["chat"] != shown
+    tab.say(k="send", chat=shown, text="Again", nonce="n3")
+    assert tab.until("turn")["turn"]["text"] == "Again"
+
+
 def test_the_next_server_knows_a_first_message_that_was_stored_before(client: TestClient, tab: Speaker) -> None:
     tab.say(k="send", chat=None, text="Hello", nonce="n1")
     first = tab.until("sent")["chat"]
