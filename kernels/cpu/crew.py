@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,7 +25,9 @@ class Crew:
         self._address = self._gate.ctypes.data
         self._job = _Job(self._gate)
         self._ticket = 0
-        self._wakes = [threading.Semaphore(0) for _ in range(helpers)]
+        self._wakes = [threading.Lock() for _ in range(helpers)]  # held while there is nothing to wake for
+        for wake in self._wakes:
+            wake.acquire()
         for index, wake in enumerate(self._wakes, 1):
             threading.Thread(target=_help, args=(self._job, wake, index), name=f"cpu-{index}", daemon=True).start()
         self._finalizer = weakref.finalize(self, _dismiss, self._job, self._wakes)
@@ -40,8 +42,7 @@ class Crew:
         self._ticket += 1
         self._job.work = (self._ticket, enter, arguments)
         self._gate[OPEN] = self._ticket
-        for wake in self._wakes:
-            wake.release()
+        _release(self._wakes)
         enter(self._address, self._ticket, 0, *arguments)
 
     def close(self) -> None:
@@ -58,7 +59,14 @@ class _Job:
         self.over = False
 
 
-def _help(job: _Job, wake: threading.Semaphore, thread: int) -> None:
+def _release(wakes: Sequence[threading.Lock]) -> None:
+    """A lock that is free already wakes its helper as soon as that comes back to it."""
+    for wake in wakes:
+        if wake.locked():
+            wake.release()
+
+
+def _help(job: _Job, wake: threading.Lock, thread: int) -> None:
     address, done = job.gate.ctypes.data, 0
     while True:
         wake.acquire()
@@ -69,7 +77,6 @@ def _help(job: _Job, wake: threading.Semaphore, thread: int) -> None:
             enter(address, done, thread, *arguments)
 
 
-def _dismiss(job: _Job, wakes: list[threading.Semaphore]) -> None:
+def _dismiss(job: _Job, wakes: Sequence[threading.Lock]) -> None:
     job.over = True
-    for wake in wakes:
-        wake.release()
+    _release(wakes)

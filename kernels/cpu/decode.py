@@ -17,11 +17,12 @@ import numpy as np
 from numba import njit
 
 from octavo.kernels.cpu.attention import attend, inverse_rms
-from octavo.kernels.cpu.fields import LINE, PARTED, WHOLE, Factor, Layer, Linear, Step
-from octavo.kernels.cpu.numbers import EXACT, activate, apart, floats, get, longs, parted, put
+from octavo.kernels.cpu.fields import LINE, PARTED, PHASES, WHOLE, Factor, Layer, Linear, Step
+from octavo.kernels.cpu.numbers import EXACT, apart, floats, gate, get, longs, parted, put
 from octavo.kernels.cpu.products import (
     is_whole,
     keep,
+    keep_tile,
     make_whole,
     product,
     spacing_of,
@@ -120,23 +121,21 @@ def _gated(kind, step, layer, x, own, first, last):  # type: ignore[no-untyped-d
     linear, next_way = longs(layer[Layer.GATE_UP]), way_of(step, longs(layer[Layer.DOWN]))
     way, bias = way_of(step, linear), linear[Linear.BIAS]
     gates, ups = own + TILE * line, own + 2 * TILE * line
-    gate, up = floats(gates), floats(ups)
+    gated, up = floats(gates), floats(ups)
     for output in range(first, last, TILE):
         at, spacing = spacing_of(linear, rows, output // TILE, inner)
         tile(kind, linear, at, spacing, way, rows, blocks, x, width, gates, line, own)
         tile(kind, linear, inner + at, spacing, way, rows, blocks, x, width, ups, line, own)
         if bias:
             for i in range(rows * TILE):
-                gate[i] += get(kind, bias, at + i % TILE * spacing)
+                gated[i] += get(kind, bias, at + i % TILE * spacing)
                 up[i] += get(kind, bias, inner + at + i % TILE * spacing)
-        for i in range(rows * TILE):
-            gate[i] = activate(act, gate[i]) * up[i]
+        gate(act, gates, ups, rows * TILE)
         begin, block = 0, 0
         for row in range(rows):
             if row == begin + block:
                 begin, block = row, longs(blocks)[row]
-            for i in range(TILE):
-                keep(next_way, step[Step.INNER], inner, row, begin, block, at + i * spacing, gate[row * TILE + i])
+            keep_tile(next_way, step[Step.INNER], inner, row, begin, block, at, spacing, gates + row * line)
 
 
 @njit(**EXACT)
@@ -264,12 +263,16 @@ def _write_normed(kind, step, total):  # type: ignore[no-untyped-def]
 
 @njit(**EXACT)
 def decode(kind, table, thread):  # type: ignore[no-untyped-def]
-    """A member of the team's part of a step. `kind` is of the type that means how plain weights, keys and values are
-    stored (vectors.py), `table` is the address of Step's numbers."""
+    """A member of the team's part of a step, and of the head's product if there is a place for it at Step.LOGITS.
+    `kind` is of the type that means how plain weights, keys and values are stored (vectors.py), `table` is the address
+    of Step's numbers."""
     step = longs(table)
     if step[Step.TILES]:
         begin_tiles(step[Step.TILES])
     _layers(kind, step, thread)
+    if step[Step.LOGITS]:
+        phases = step[Step.NUM_LAYERS] * PHASES + 1
+        _score(kind, step, step[Step.COUNTERS] + phases * (step[Step.TEAM] + 1) * LINE, thread)
     if step[Step.TILES]:
         end_tiles()
 
@@ -278,12 +281,20 @@ def decode(kind, table, thread):  # type: ignore[no-untyped-def]
 def project(kind, table, thread):  # type: ignore[no-untyped-def]
     """A member of the team's part of the head's product; `table` is the address of Step's numbers, of which only HEAD,
     VOCABULARY, OUT (the rows, as stored), LOGITS and what decides how rows are kept are looked at."""
-    apart()
     step = longs(table)
-    rows, size, blocks, linear = step[Step.ROWS], step[Step.WIDTH], step[Step.BLOCK_ROWS], longs(step[Step.HEAD])
-    way = way_of(step, linear)
     if step[Step.TILES]:
         begin_tiles(step[Step.TILES])
+    _score(kind, step, step[Step.COUNTERS], thread)
+    if step[Step.TILES]:
+        end_tiles()
+
+
+@njit(**EXACT)
+def _score(kind, step, counters, thread):  # type: ignore[no-untyped-def]
+    """The head's product with the rows at Step.OUT."""
+    apart()
+    rows, size, blocks, linear = step[Step.ROWS], step[Step.WIDTH], step[Step.BLOCK_ROWS], longs(step[Step.HEAD])
+    way = way_of(step, linear)
     x = step[Step.SCRATCH] + thread * step[Step.SCRATCH_SIZE]
     whole = x + max(rows, step[Step.COLUMNS]) * size * 4
     own = whole + step[Step.WHOLE]
@@ -294,9 +305,7 @@ def project(kind, table, thread):  # type: ignore[no-untyped-def]
         for i in range(size):
             keep(way, x, size, row, first, block, i, get(kind, step[Step.OUT], row * size + i))
     y, outputs = step[Step.LOGITS], step[Step.VOCABULARY]
-    _products(kind, step, step[Step.COUNTERS], thread, linear, x, size, y, outputs, whole, own)
-    if step[Step.TILES]:
-        end_tiles()
+    _products(kind, step, counters, thread, linear, x, size, y, outputs, whole, own)
 
 
 @njit(**EXACT)

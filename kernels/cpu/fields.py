@@ -41,7 +41,7 @@ class _Step(NamedTuple):
     TILES: int = 27  # the unit's configuration for so many columns; 0 where it has nothing to do
     HEAD: int = 28  # int64 [Linear]: [VOCABULARY, H]
     VOCABULARY: int = 29
-    LOGITS: int = 30  # float32 [R, VOCABULARY]
+    LOGITS: int = 30  # float32 [R, VOCABULARY]; 0: not asked for
     ORDERED: int = 31  # 1: rows attend to keys that rows before them bring in this step
     FIRST: int = 32  # row of a weight
     WHOLE: int = 33  # 0, or bytes of a thread's rows of whole numbers, with which codes are multiplied
@@ -118,7 +118,7 @@ WHOLE_HEAD = 128  # bytes before them: the steps they are counted in
 
 MAX_ROWS = 16  # more rows than that are the library's: its products read a weight once for all of them
 TILED_ROWS = 5  # so many rows are worth the tile unit, but for int8: vectors are no longer done when the weights arrive
-PHASES = 5  # of a layer; one more at the end
+PHASES = 5  # of a layer; one more behind the last, and one for the head
 LINE = 64  # bytes that processors exchange at once
 KEYS = 128  # keys an attending thread looks at together
 GROUP_ROWS = (8, 4, 3, 2, 1)

@@ -233,8 +233,26 @@ _GELU_A, _GELU_B = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
 @njit(**EXACT)
-def activate(act: int, x: float) -> float:
-    """SiLU for 0, GELU by tanh (Hendrycks and Gimpel, arXiv 1606.08415) for 1."""
-    if act == 0:
-        return x / (_ONE + exp(-x))
+def silu(x: float) -> float:
+    """x / (1 + e^-x)."""
+    return x / (_ONE + exp(-x))
+
+
+@njit(**EXACT)
+def gelu(x: float) -> float:
+    """GELU by tanh (Hendrycks and Gimpel, arXiv 1606.08415)."""
     return _HALF * x * (_ONE + tanh(_GELU_A * (x + _GELU_B * x * x * x)))
+
+
+@njit(**EXACT)
+def gate(act, gates, ups, count):  # type: ignore[no-untyped-def]
+    """Multiplies float32 numbers at `ups` by SiLU (`act` 0) or GELU of those at `gates`, which get the results. A loop
+    for each: one with a choice in it is not made of vectors, and takes seventeen times as long."""
+    apart()
+    x, y = floats(gates), floats(ups)
+    if act == 0:
+        for i in range(count):
+            x[i] = silu(x[i]) * y[i]
+    else:
+        for i in range(count):
+            x[i] = gelu(x[i]) * y[i]

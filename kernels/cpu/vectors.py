@@ -48,6 +48,24 @@ def horizontal_sum(builder: Builder, vector: Any) -> Any:
     return builder.call(function, [ir.Constant(_F32, 0.0), vector], fastmath=("reassoc",))
 
 
+def horizontal_sums(builder: Builder, vectors: Sequence[Any]) -> Any:
+    """The sums of four vectors as one of four numbers, each to the bit that of `horizontal_sum`: halves are added to
+    halves, but of several vectors at once."""
+
+    def joined(one: Any, other: Any, lanes: Sequence[int]) -> Any:
+        return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes)))
+
+    def folded(one: Any, other: Any, width: int) -> Any:
+        lows = [lane for lane in range(2 * LANES) if lane // width % 2 == 0]
+        return builder.fadd(joined(one, other, lows), joined(one, other, [lane + width for lane in lows]))
+
+    a, b, c, d = vectors
+    quarters = folded(folded(a, b, 8), folded(c, d, 8), 4)
+    for width in (2, 1):
+        quarters = builder.fadd(quarters, joined(quarters, quarters, [lane ^ width for lane in range(LANES)]))
+    return joined(quarters, quarters, range(0, LANES, 4))
+
+
 def prefetch(builder: Builder, address: Any) -> None:
     pointer = _I8.as_pointer()
     function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, _I32, _I32, _I32])
@@ -116,8 +134,12 @@ def make_products(rows: int, outputs: int, *, ahead: int = 0) -> Callable[..., N
                             builder.store(total, sums[r][o])
             for r in range(rows):
                 line = builder.add(y, builder.mul(y_stride, _I64(r)))
-                for o in range(outputs):
-                    store(builder, horizontal_sum(builder, builder.load(sums[r][o])), builder.add(line, _I64(4 * o)))
+                totals = [builder.load(total) for total in sums[r]]
+                if outputs == 4:
+                    store(builder, horizontal_sums(builder, totals), line)
+                    continue
+                for o, total in enumerate(totals):
+                    store(builder, horizontal_sum(builder, total), builder.add(line, _I64(4 * o)))
             return context.get_dummy_value()
 
         if kind not in (types.uint16, types.float32):

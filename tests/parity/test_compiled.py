@@ -115,6 +115,23 @@ def test_scores_of_single_tokens_equal_those_of_transformers(
     assert spy.steps == spy.heads == 12
 
 
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_steps_scores_are_those_of_the_head_alone(
+    llama: Any, paged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, rows: int, dtype: torch.dtype
+) -> None:
+    model = llama.load(dtype=dtype)
+    compiled, given = compiled_part(model), []
+    forward, head = compiled.forward, compiled.head
+    monkeypatch.setattr(compiled, "forward", lambda *arguments: given.append(forward(*arguments)) or given[-1])
+    run = paged(model, 128)
+    for row, prompt in prompts(rows).items():
+        run.forward({row: prompt})
+    scores = run.forward({row: [row + 3] for row in range(rows)})
+    hidden = given[-1]
+    assert torch.equal(head(hidden), scores), "they are given once, then computed"
+
+
 @pytest.fixture
 def llama(saved: Callable[..., Any]) -> Any:
     return saved(configs()["llama"])

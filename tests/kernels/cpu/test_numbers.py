@@ -12,7 +12,7 @@ import torch.nn.functional as F
 pytest.importorskip("numba")
 from numba import float32, int64, njit, uint16
 
-from octavo.kernels.cpu.numbers import EXACT, activate, atomic_add, exp, get, lane, put, tanh
+from octavo.kernels.cpu.numbers import EXACT, atomic_add, exp, gate, get, lane, put, tanh
 
 HALF = np.uint16(0)
 WILD = [0.0, -0.0, 1.0, -1.0, 3.4e38, -3.4e38, 1e-40, -1e-45, float("inf"), float("-inf"), float("nan")]
@@ -50,9 +50,9 @@ def _tanh(x: float) -> float:
     return tanh(x)
 
 
-@njit([float32(int64, float32)], **EXACT)
-def _activate(act: int, x: float) -> float:
-    return activate(act, x)
+@njit([(int64, int64, int64, int64)], **EXACT)
+def _gate(act: int, gates: int, ups: int, count: int) -> None:
+    gate(act, gates, ups, count)
 
 
 def test_bfloat16_is_rounded_as_torch_rounds() -> None:
@@ -94,11 +94,17 @@ def test_the_hyperbolic_tangent_is_right_and_keeps_nan() -> None:
 
 
 @pytest.mark.parametrize("act", [0, 1])
-def test_activations_are_those_of_torch(act: int) -> None:
-    for x in torch.linspace(-30, 30, 1201):
-        expected = F.gelu(x, approximate="tanh") if act else F.silu(x)
-        assert abs(_activate(act, x.item()) - expected.item()) < 2e-6 * max(1.0, abs(x.item()))
-    assert np.isnan(_activate(act, float("nan")))
+@pytest.mark.parametrize("count", [1, 16, 1201])
+def test_gates_are_those_of_torch_and_keep_nan(act: int, count: int) -> None:
+    x = torch.linspace(30, -30, count)
+    up = torch.linspace(-2, 3, count)
+    x[0], x[count // 3] = float("nan"), 0.5
+    gated = x.clone()
+    _gate(act, gated.data_ptr(), up.data_ptr(), count)
+    expected = (F.gelu(x, approximate="tanh") if act else F.silu(x)) * up
+    error = (gated - expected).abs() / x.abs().clamp(min=1.0)
+    assert torch.equal(gated.isnan(), x.isnan())
+    assert (error[~x.isnan()] < 6e-6).all()
 
 
 def test_an_atomic_addition_gives_what_was_there() -> None:
