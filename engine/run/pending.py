@@ -60,10 +60,11 @@ class PendingStep:
             good = [good[column] for column in self._columns]
         chosen = self._tokens.wait()[0]
         if chosen is not None:
-            by_row = list(map(tuple, chosen.t().tolist()))
+            drawn_ids = chosen.numpy()  # its calls take a third of the time of torch's
+            by_row = list(map(tuple, drawn_ids.T.tolist()))
             if self._chosen is not None:
                 by_row = [by_row[column] for column in self._chosen]
-            whole = bool((chosen >= 0).all())
+            whole = drawn_ids.min(initial=0) >= 0
             for index, drawn in zip(self._sampling, by_row, strict=True):
                 if whole:
                     tokens[index] = drawn

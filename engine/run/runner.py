@@ -205,8 +205,9 @@ class ModelRunner:
         """Samples rows of an eager or mixed step and leaves their tokens where the next step finds them."""
         positions = upload([plan.rows[i].begin + plan.rows[i].count for i in sampling], torch.int64, logits.device)
         sampled = self._sample(rows, logits, positions)
-        self._last_tokens.index_copy_(0, self._sampler.index(rows), sampled.ids)
-        self._mark_fed(plan, sampling)
+        if self.run_ahead or logits.device.type == "cuda":
+            self._last_tokens.index_copy_(0, self._sampler.index(rows), sampled.ids)
+            self._mark_fed(plan, sampling)
         return sampled, Download([torch.where(sampled.finite, sampled.ids, NOT_FINITE)[None]])
 
     def forget_newest(self, row: int) -> None:
@@ -226,7 +227,8 @@ class ModelRunner:
             known.copy_(torch.where(known == UNKNOWN, self._last_tokens[rows_dev], known))
         stopwatch = Stopwatch(device)
         hidden = self.forward(inputs)
-        last = inputs.layout.q_start[1:].long() - 1
+        each = len(sampling) == decodes == len(plan.rows)  # of the hidden states is the last of a row that samples
+        last = None if each else inputs.layout.q_start[1:].long() - 1
         finite = None
         if len(sampling) < len(plan.rows):
             finite = torch.isfinite(hidden[last].float().sum(-1))
@@ -235,9 +237,7 @@ class ModelRunner:
             return PendingStep(
                 plan, sampling, Download([None]), [], {}, Download([finite]), scores, stopwatch=stopwatch
             )
-        picked = hidden
-        if len(sampling) < len(plan.rows) or decodes < len(plan.rows):
-            picked = hidden[last[upload(sampling, torch.int64, device)]]
+        picked = hidden if last is None else hidden[last[upload(sampling, torch.int64, device)]]
         rows = self._join_rows(plan, sampling)
         sampled, tokens = self._choose(plan, sampling, rows, self.model.logits(picked))
         errors = self._take_errors()

@@ -81,6 +81,8 @@ def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torc
     exactly those before it.
     """
     tables.update(plan)
+    if plan.num_decode_rows == len(plan.rows):
+        return _decode_inputs(plan, tables, page_size, device)
     rows = np.array([work.request.row for work in plan.rows], dtype=np.int64)
     q_lens = np.array([work.count for work in plan.rows], dtype=np.int64)
     begins = np.array([work.begin for work in plan.rows], dtype=np.int64)
@@ -96,11 +98,8 @@ def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torc
     for index, work in enumerate(plan.rows[decodes:], decodes):
         known = work.request.tokens[work.begin : work.begin + work.certain]
         ids[q_start[index] : q_start[index + 1]] = (*known, *work.draft)
-    if decodes == num_rows:
-        positions, row_of = begins, rows
-    else:
-        row_of = np.repeat(rows, q_lens)
-        positions = np.arange(num_tokens) + np.repeat(begins - q_start[:-1], q_lens)
+    row_of = np.repeat(rows, q_lens)
+    positions = np.arange(num_tokens) + np.repeat(begins - q_start[:-1], q_lens)
     if plan.num_guesses:
         rows, kv_lens, decodes = row_of, positions + 1, num_tokens
         num_rows, q_lens, q_start = num_tokens, np.ones_like(row_of), np.arange(num_tokens + 1, dtype=np.int32)
@@ -127,6 +126,39 @@ def make_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torc
         shared_writes=plan.num_guesses > 0,
         q_lens=tuple(q_lens.tolist()),
         kv_lens=tuple(kv_lens.tolist()),
+    )
+    return StepInputs(wide[0], wide[1], layout)
+
+
+def _decode_inputs(plan: StepPlan, tables: PageTables, page_size: int, device: torch.device) -> StepInputs:
+    """A step in which every row has one token, as `make_inputs` lays it out: between the short steps of a CPU every
+    call counts."""
+    count, begins = len(plan.rows), [work.begin for work in plan.rows]
+    rows, kv_lens = [work.row for work in plan.rows], [begin + 1 for begin in begins]
+    known = [work.request.tokens for work in plan.rows]
+    ids = [tokens[at] if at < len(tokens) else UNKNOWN for tokens, at in zip(known, begins, strict=True)]
+    longest = max(kv_lens)
+    num_pages = -(-longest // page_size)
+    positions = np.array(begins, dtype=np.int64)
+    pages, offsets = np.divmod(positions, page_size)
+    slots = [table[rows, pages] * np.int64(page_size) + offsets for table in tables.tables]
+    wide = _to_device([np.array(ids, dtype=np.int64), positions, *slots], device)
+    starts, ends = np.arange(count + 1, dtype=np.int32), np.array(kv_lens, dtype=np.int32)
+    narrow = _to_device([starts, ends, *(table[rows, :num_pages].ravel() for table in tables.tables)], device)
+    layout = Layout(
+        q_start=narrow[0],
+        q_pos=wide[1],
+        kv_len=narrow[1],
+        tables=tuple(table.view(count, num_pages) for table in narrow[2:]),
+        write_slots=tuple(wide[2:]),
+        page_size=page_size,
+        num_rows=count,
+        num_tokens=count,
+        num_decode_rows=count,
+        max_q=1,
+        max_kv=longest,
+        q_lens=(1,) * count,
+        kv_lens=tuple(kv_lens),
     )
     return StepInputs(wide[0], wide[1], layout)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,14 +155,14 @@ class Sampler:
         raw = logits[:, : self.vocab_size]
         best, ids = self._best(raw)
         logprobs = top_ids = top_logprobs = None
-        finite = torch.isfinite(best)
+        finite = _is_finite(best)
         if batch.special:
             chosen, best = self._choose(batch, raw, best, ids, rows_dev, positions, assumed)
             if len(batch.special) == len(rows):
-                ids, finite = chosen, finite & torch.isfinite(best)
+                ids, finite = chosen, finite & _is_finite(best)
             else:
                 ids = ids.index_copy(0, batch.special_dev, chosen)
-                finite = finite.index_copy(0, batch.special_dev, finite[batch.special_dev] & torch.isfinite(best))
+                finite = finite.index_copy(0, batch.special_dev, finite[batch.special_dev] & _is_finite(best))
         if batch.scored is not None:
             wanted = raw.index_select(0, batch.scored)
             parts = score_tokens(wanted, ids.index_select(0, batch.scored), batch.top_n)
@@ -353,5 +354,11 @@ def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
     if logits.device.type != "cpu":
         best, ids = logits.max(-1)
         return best, ids
-    ids = torch.from_numpy(logits.numpy().argmax(-1))  # vectorised there, ten times faster than torch's on the CPU
-    return logits.gather(1, ids[:, None]).squeeze(1), ids
+    scores = logits.numpy()
+    ids = scores.argmax(-1)  # vectorised there, ten times faster than torch's on the CPU
+    return torch.from_numpy(scores[np.arange(len(ids)), ids]), torch.from_numpy(ids)
+
+
+def _is_finite(best: Tensor) -> Tensor:
+    """bool [N]; on the CPU one operation instead of torch's four."""
+    return torch.isfinite(best) if best.device.type != "cpu" else torch.from_numpy(np.isfinite(best.numpy()))
