@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--text", type=Path, help="a UTF-8 text file")
     parser.add_argument("--tokens", type=int, default=TOKENS)
+    parser.add_argument(
+        "--step-tokens", type=int, default=WINDOW, help="tokens of a step; 1: each as if it had just been drawn"
+    )
     flags = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     config = EngineConfig(
@@ -89,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         quantize_head=flags.quantize_head,
         kv_cache_dtype=flags.kv_cache_dtype,
         context_length=WINDOW + 1,
-        prefill_chunk=WINDOW,
+        prefill_chunk=flags.step_tokens,
         prefix_sharing=False,
         max_running=1,
     )
@@ -108,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "quantization": flags.quantization,
         "quantize_head": flags.quantize_head,
         "kv_cache_dtype": engine.info.kv_dtype,
+        "step_tokens": flags.step_tokens,
         "perplexity": round(found.value, 4),
         "tokens": found.tokens,
         "weight_bytes": engine.info.weight_bytes,
