@@ -11,7 +11,7 @@ from octavo.engine.attention.base import CacheGroup, Plane
 from octavo.engine.memory import KVCache
 from octavo.engine.request import Request, SamplingParams
 from octavo.engine.run.runner import ModelRunner
-from octavo.engine.run.step import PageTables, make_inputs
+from octavo.engine.run.step import UNKNOWN, PageTables, make_inputs
 from octavo.engine.schedule.plan import RowWork, StepPlan
 
 CPU = torch.device("cpu")
@@ -34,6 +34,26 @@ def test_rows_positions_and_slots_are_laid_out_decodes_first() -> None:
     assert inputs.layout.kv_len.tolist() == [5, 6]
     assert inputs.layout.tables[0].tolist() == [[7, 9], [2, 4]]
     assert inputs.layout.write_slots[0].tolist() == [9 * 4, 2 * 4 + 2, 2 * 4 + 3, 4 * 4, 4 * 4 + 1]
+
+
+def test_a_step_of_single_tokens_is_laid_out_in_every_group_and_marks_what_the_device_still_draws() -> None:
+    a = request("a", 3, [10, 11, 12, 13, 14], [7, 9], 1)
+    b = request("b", 0, [20, 21, 22], [2], 2)
+    a.pages, b.pages = [[7, 9], [1, 3]], [[2], [6]]
+    plan = StepPlan((RowWork(a, 4, 1, True, 1), RowWork(b, 3, 1, True, 2)), 2)
+    inputs = make_inputs(plan, PageTables(2, 4, 8), 4, CPU)
+    assert inputs.token_ids.tolist() == [14, UNKNOWN]
+    assert inputs.positions.tolist() == [4, 3]
+    layout = inputs.layout
+    assert (layout.num_rows, layout.num_tokens, layout.num_decode_rows, layout.max_q, layout.max_kv) == (2, 2, 2, 1, 5)
+    assert (layout.q_lens, layout.kv_lens) == ((1, 1), (5, 4))
+    assert (layout.q_start.dtype, layout.q_start.tolist()) == (torch.int32, [0, 1, 2])
+    assert (layout.kv_len.dtype, layout.kv_len.tolist()) == (torch.int32, [5, 4])
+    assert [table.tolist() for table in layout.tables] == [[[7, 9], [2, 0]], [[1, 3], [6, 0]]]
+    assert [(slots.dtype, slots.tolist()) for slots in layout.write_slots] == [
+        (torch.int64, [9 * 4, 2 * 4 + 3]),
+        (torch.int64, [3 * 4, 6 * 4 + 3]),
+    ]
 
 
 def test_a_row_that_changed_hands_gets_the_new_requests_table() -> None:
