@@ -94,7 +94,7 @@ def test_one_signal_ends_the_server_in_order(tmp_path: Path) -> None:
         body = {"model": "default", "messages": [{"role": "user", "content": "hi"}]}
         assert client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] == "short"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(240) == 0
         assert process.stdout is not None
         assert process.stdout.read() == "code 0\n"
 
@@ -147,7 +147,7 @@ def test_everything_is_closed_with_the_app(tmp_path: Path) -> None:
     host, store = loads.host(), ChatStore(tmp_path / "chats.sqlite3")
     with TestClient(create_app(config, host, store), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
         host.load(config.values)
-        assert host.wait(60) == "ready"
+        assert host.wait(240) == "ready"
         assert client.get("/health").status_code == 200
     assert host.state == "empty"
     assert loads.made[0].status().state == "closed"
@@ -248,8 +248,8 @@ def test_without_the_page_a_model_that_cannot_be_loaded_ends_the_server(
     begun = threading.Event()
 
     def look_at_it() -> None:
-        begun.wait(60)
-        assert host.wait(60) == "failed"
+        begun.wait(240)
+        assert host.wait(240) == "failed"
         os.kill(os.getpid(), signal.SIGINT)
 
     looking = threading.Thread(target=look_at_it) if page else None

@@ -53,7 +53,7 @@ def test_a_load_goes_from_empty_over_loading_to_ready(loads: GatedLoads, config:
     assert (host.progress.stage, host.progress.total, host.progress.source) == ("weights", 1000, "some-model")
     assert host.engine is None
     loads.open()
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     assert host.engine is loads.made[0]
     assert host.progress is None
     assert states[0] == "loading"
@@ -75,7 +75,7 @@ def test_only_a_stage_that_fetches_names_where_from(config: Config) -> None:
     host = ModelHost(find=find, build=build)
     host.add_listener(lambda: seen.append((host.progress.stage, host.progress.source)) if host.progress else None)
     host.load(config)
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     assert ("downloading", "index") in seen
     assert ("weights", "") in seen
     host.close()
@@ -103,10 +103,10 @@ def test_what_the_engine_did_differently_is_told(config: Config) -> None:
     loads.open()
     host = loads.host()
     host.load(config)
-    host.wait(60)
+    host.wait(240)
     assert host.notices == ("No GPU was found; running on the CPU.",)
     host.unload()
-    host.wait(60)
+    host.wait(240)
     assert host.notices == ()
 
 
@@ -114,12 +114,12 @@ def test_a_choice_for_once_is_told_as_long_as_it_holds(loads: GatedLoads, config
     loads.open()
     host = loads.host()
     host.load(config, {"quantization": "int4", "id": "other"})
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     [notice] = host.notices
     assert "Until the next start" in notice
     assert notice.endswith(": model.quantization=int4.")
     host.load(config, {"id": "other"})  # that alone is no surprise
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     assert host.notices == ()
     host.close()
 
@@ -141,13 +141,13 @@ def test_a_load_cancelled_in_its_last_moment_is_closed(config: Config) -> None:
 
     def build(source: object, config: object, report: object) -> FakeEngine:
         reached.set()
-        go.wait(60)
+        go.wait(240)
         made.append(FakeEngine())
         return made[0]
 
     host = ModelHost(find=lambda config, report: Path("x"), build=build)
     host.load(config)
-    assert reached.wait(60)
+    assert reached.wait(240)
     host.cancel()
     go.set()
     wait_for(lambda: bool(made) and made[0].status().state == "closed")
@@ -159,12 +159,12 @@ def test_a_failed_load_says_why_and_can_be_tried_again(loads: GatedLoads, config
     loads.open()
     host = loads.host()
     host.load(config)
-    assert host.wait(60) == "failed"
+    assert host.wait(240) == "failed"
     assert host.error == "model.safetensors is cut off. Fetch it again."
     assert host.engine is None
     loads.failure = None
     host.load(config)
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     assert host.error is None
     host.close()
 
@@ -174,7 +174,7 @@ def test_an_unexpected_error_is_one_sentence_too(loads: GatedLoads, config: Conf
     loads.open()
     host = loads.host()
     host.load(config)
-    assert host.wait(60) == "failed"
+    assert host.wait(240) == "failed"
     assert host.error is not None
     assert "ZeroDivisionError" in host.error
     assert "\n" not in host.error
@@ -194,7 +194,7 @@ def test_a_new_load_frees_the_old_model_first(config: Config) -> None:
     host = ModelHost(find=lambda config, report: Path("x"), build=build)
     for _ in range(3):
         host.load(config)
-        assert host.wait(60) == "ready"
+        assert host.wait(240) == "ready"
     assert alive == [0, 0, 0]
     host.close()
     gc.collect()
@@ -211,7 +211,7 @@ def test_the_last_of_several_loads_wins(config: Config, tmp_path: Path) -> None:
     host = ModelHost(find=lambda config, report: Path(config.model.id), build=build)
     for name in ("one", "two", "three"):
         host.load(settings(tmp_path, model__id=name).values)
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     assert host.engine is not None
     assert host.engine.info.name == "three"
     host.close()
@@ -221,10 +221,10 @@ def test_unload_frees_the_engine(loads: GatedLoads, config: Config) -> None:
     loads.open()
     host = loads.host()
     host.load(config)
-    host.wait(60)
+    host.wait(240)
     host.unload()
     assert host.engine is None
-    assert host.wait(60) == "empty"
+    assert host.wait(240) == "empty"
     assert loads.made[0].status().state == "closed"
 
 
@@ -232,7 +232,7 @@ def test_model_none_loads_nothing(loads: GatedLoads, tmp_path: Path) -> None:
     loads.open()
     host = loads.host()
     host.load(settings(tmp_path, model__id="none").values)
-    assert host.wait(60) == "empty"
+    assert host.wait(240) == "empty"
     assert loads.made == []
 
 
@@ -264,7 +264,7 @@ def test_a_report_of_a_cancelled_load_raises(config: Config) -> None:
     host.load(config)
     wait_for(lambda: host.progress is not None and host.progress.stage == "downloading")
     host.cancel()
-    assert done.wait(60)
+    assert done.wait(240)
     assert isinstance(caught[0], LoadCancelled)
     assert host.state == "empty"
 
@@ -324,7 +324,7 @@ class Switching:
 
     def load(self, tmp_path: Path, name: str) -> str:
         self.host.load(settings(tmp_path, model__id=name).values)
-        return self.host.wait(60)
+        return self.host.wait(240)
 
 
 @pytest.fixture
@@ -399,7 +399,7 @@ def test_unloading_while_the_next_one_is_fetched_ends_both(switching: Switching,
     switching.host.load(settings(tmp_path, model__id="new").values)
     wait_for(lambda: switching.host.progress is not None and switching.host.progress.stage == "downloading")
     switching.host.unload()
-    assert switching.host.wait(60) == "empty"
+    assert switching.host.wait(240) == "empty"
     assert switching.did == ["find new", "close old"]
     assert (switching.host.model_id, switching.host.next_id) == (None, None)
 

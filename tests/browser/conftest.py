@@ -75,7 +75,7 @@ class Server:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(60)
+            self.process.wait(240)
             self.process = None
 
     @contextmanager

@@ -234,7 +234,7 @@ def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(
     server.process.terminate()
     page.wait_for_selector(".offline:not([hidden]) >> text=Closed")
     page.wait_for_selector("article.reply.last:not(.live) >> text=Octavo was closed while this was being written.")
-    server.process.wait(60)
+    server.process.wait(240)
     page.wait_for_timeout(1500)  # several tries to connect
     assert page.locator("article.reply.last .notice").count() == 1
     assert "interrupted" in page.locator("article.reply.last .figures").inner_text()

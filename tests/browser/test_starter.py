@@ -50,7 +50,7 @@ def address(browser: object, starter_path: Path, tmp_path_factory: pytest.TempPa
         pytest.fail((folder / "log").read_text(encoding="utf-8", errors="replace"))
     yield address
     process.terminate()
-    process.wait(60)
+    process.wait(240)
 
 
 def test_the_starter_answers_in_two_chats_at_once_and_computes_only_what_is_new(address: str, browser: Any) -> None:

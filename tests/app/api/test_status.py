@@ -54,7 +54,7 @@ def test_a_choice_for_this_run_counts_as_changed(tmp_path: Path) -> None:
     config = settings(tmp_path)
     host = ready_host(FakeEngine(), config)
     host.load(config.values, {"quantization": "int4"})
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     picture = status(host, config)
     assert picture["model"]["chosen"] == {"quantization": "int4"}
     facts = dict(facts_of(picture))
@@ -99,7 +99,7 @@ def test_every_state_of_a_load_is_told(tmp_path: Path) -> None:
 
         loads.failure = LoadError("config.json is missing.")
         loads.open()
-        assert host.wait(60) == "failed"
+        assert host.wait(240) == "failed"
         assert client.get("/api/status").json()["model"]["error"] == "config.json is missing."
         answer = client.get("/health")
         assert answer.status_code == 503
@@ -110,7 +110,7 @@ def test_every_state_of_a_load_is_told(tmp_path: Path) -> None:
 
         loads.failure = None
         host.load(config.values)
-        assert host.wait(60) == "ready"
+        assert host.wait(240) == "ready"
         assert client.get("/health").status_code == 200
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
 

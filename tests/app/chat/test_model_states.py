@@ -160,7 +160,7 @@ def test_a_model_that_rests_is_woken_by_the_next_message(tmp_path: Path) -> None
         config = settings(tmp_path)
         host = loads.host()
         host.load(config.values)
-        host.wait(60)
+        host.wait(240)
         service = ChatService(ChatStore(None), host, config)
         await service.start()
         watching = asyncio.create_task(rest_when_idle(host, lambda: 0.1, check_every_s=0.02))

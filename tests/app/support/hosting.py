@@ -54,5 +54,5 @@ def ready_host(engine: FakeEngine, settings: Settings) -> ModelHost:
     loads.open()
     host = loads.host()
     host.load(settings.values)
-    assert host.wait(60) == "ready", host.error
+    assert host.wait(240) == "ready", host.error
     return host

@@ -39,7 +39,7 @@ def running(app: ASGIApp, **options: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        assert started.wait(60)
+        assert started.wait(240)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True

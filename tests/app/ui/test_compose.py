@@ -81,7 +81,7 @@ def house(tmp_path: Path, loads: GatedLoads) -> Iterator[House]:
     add_live_route(app, service, host, values, "build")
     loads.open()
     host.load(values.values)
-    assert host.wait(60) == "ready"
+    assert host.wait(240) == "ready"
     with (
         TestClient(app, base_url=BASE) as client,
         client.websocket_connect(ADDRESS, headers={"origin": BASE}) as socket,
@@ -225,7 +225,7 @@ def test_presets_are_kept_renamed_updated_and_deleted(house: House) -> None:
 
 def test_without_a_model_files_are_read_and_nothing_is_measured(house: House) -> None:
     house.client.app.state.host.unload()  # type: ignore[attr-defined]
-    assert house.client.app.state.host.wait(60) == "empty"  # type: ignore[attr-defined]
+    assert house.client.app.state.host.wait(240) == "empty"  # type: ignore[attr-defined]
     assert house.attach("a.txt", b"alpha")["tokens"] is None
     assert house.measure(text="hello")["reading"] is None
     fields = {field["name"]: field for field in house.client.get(PRESETS).json()["fields"]}

@@ -79,7 +79,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             client = TestClient(app, base_url=OWN, client=("127.0.0.1", 50000), headers={"origin": OWN})
             stack.enter_context(client)
             host.load(settings.values)
-            assert host.wait(60) == "ready"
+            assert host.wait(240) == "ready"
             return House(client, settings, host, app.state.service, loads, deps)
 
         yield make
