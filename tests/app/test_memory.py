@@ -30,7 +30,7 @@ def use(host: ModelHost) -> int:
     """A short reply of the model, once it is there; returns the size of its weights."""
     assert host.wait(240) == "ready", host.error
     assert host.engine is not None
-    Entry.of(getattr(torch, host.engine.info.dtype)).wait()  # what the compiler takes, once a process, is not the model's
+    Entry.of(getattr(torch, host.engine.info.dtype)).wait()  # what that takes is not the model's
     for _ in host.engine.submit(list(range(5, 105)), SamplingParams(max_tokens=4, temperature=0.0)):
         pass
     return host.engine.info.weight_bytes
