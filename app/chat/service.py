@@ -297,7 +297,11 @@ class ChatService:
         self._idle_chat(chat_id)
         removed = self._removed.get(chat_id)
         if removed is None or removed.id != message_id or not self.store_of(chat_id).put_back(removed):
-            raise ChatError("This can no longer be undone.", code="too_late")
+            raise ChatError(
+                "This can no longer be undone.",
+                code="too_late",
+                remedy="The chat has changed since: reload the page to see it.",
+            )
         del self._removed[chat_id]
         self._tell_shown(chat_id)
 

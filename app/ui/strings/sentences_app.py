@@ -64,6 +64,7 @@ ZH_CN: dict[str, str] = {
     "Chats are being imported.": "正在导入对话。",
     "Delete it when that is done.": "请在导入完成后再删除。",
     "This can no longer be undone.": "已经不能撤销了。",
+    "The chat has changed since: reload the page to see it.": "这个对话已经变化：请重新加载页面查看。",
     "Try again in a moment.": "请稍后再试。",
     "This chat was deleted.": "这个对话已被删除。",
     "That turn is not in this chat.": "这一轮不在这个对话里。",
