@@ -48,7 +48,7 @@ def drop_others(folder: Path, kept: int = 1) -> None:
 def compile_entry(kind: str, folder: Path | None = None) -> Callable[..., None]:
     """`entry.enter` for a dtype of KINDS, ready to be called; its last argument is what `tag` gives for it.
 
-    `folder` keeps the machine code between starts. Without it this takes 12 to 47 s of one core (by the machine's hour), with it 0.3 s. Raises
+    `folder` keeps the machine code between starts. Without it this takes 12 to 47 s of one core, with it 0.3 s. Raises
     ImportError without numba, and whatever numba raises where it does not know the processor.
     """
     from numba import float32, int64, njit, uint16
