@@ -62,7 +62,18 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 INTERPRETED = "kernels/test_interpreted.py"
-LONGEST = ("kernels/test_compile.py", "browser", f"{INTERPRETED}[attention]", f"{INTERPRETED}[others]")
+# What takes 20 s or more begins first, so that no process is left alone with it at the end.
+LONGEST = (
+    "kernels/test_compile.py",
+    "browser",
+    f"{INTERPRETED}[attention]",
+    f"{INTERPRETED}[others]",
+    "parity/test_engine.py",
+    "engine/test_starter.py",
+    "app/test_server.py",
+    "engine/quant/calibrate/test_run.py",
+    "test_package.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
