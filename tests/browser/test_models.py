@@ -105,10 +105,10 @@ def test_a_model_is_searched_fetched_in_two_parts_and_loaded(house: House, open_
     row.locator(".choices-list li").nth(1).wait_for()
     assert row.locator(".choices-list li").count() == 2
     page.get_by_role("button", name="Look at meadow/small-instruct", exact=True).click()
-    hub.bytes_per_s = 1e5  # half a minute for all of it
+    hub.bytes_per_s, hub.slow_after = 5e4, 1 << 20  # the second MiB and the third take half a minute
     page.get_by_role("button", name="Download meadow/small-instruct", exact=True).click()
     job = page.locator("[data-section=downloads] .row")
-    until(page, "/MiB of 3 MiB·.*KiB\\/s/.test(document.querySelector('[data-section=downloads] .row')?.textContent)")
+    until(page, "/MiB of 3 MiB·.*iB\\/s/.test(document.querySelector('[data-section=downloads] .row')?.textContent)")
     page.get_by_role("button", name="Pause: meadow/small-instruct").click()
     job.get_by_text("paused at").wait_for()
     house.server.stop()
