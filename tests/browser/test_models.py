@@ -105,7 +105,7 @@ def test_a_model_is_searched_fetched_in_two_parts_and_loaded(house: House, open_
     row.locator(".choices-list li").nth(1).wait_for()
     assert row.locator(".choices-list li").count() == 2
     page.get_by_role("button", name="Look at meadow/small-instruct", exact=True).click()
-    hub.bytes_per_s, hub.slow_after = 5e4, 1 << 20  # the second MiB and the third take half a minute
+    hub.bytes_per_s, hub.slow_after = 5e4, 1 << 20  # the second MiB and the third take forty seconds
     page.get_by_role("button", name="Download meadow/small-instruct", exact=True).click()
     job = page.locator("[data-section=downloads] .row")
     until(page, "/MiB of 3 MiB·.*iB\\/s/.test(document.querySelector('[data-section=downloads] .row')?.textContent)")
