@@ -259,7 +259,7 @@ def test_another_device_enters_the_key_once_and_sees_the_same_chats(
     place(phone, "Settings")
     phone.wait_for_selector("#set-server-port")
     assert phone.locator("#set-server-port").is_disabled()
-    assert phone.locator("#octavo-panel").bounding_box()["width"] == 390
+    assert phone.locator("#octavo-panel").evaluate("panel => panel.offsetWidth") == 390
 
     second = watched.context.new_page()
     second.goto(house.url)
