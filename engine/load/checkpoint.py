@@ -45,14 +45,17 @@ class Checkpoint(ABC):
     tensors: Mapping[str, TensorInfo]
 
     @abstractmethod
-    def stream(self, names: Collection[str] | None = None, dtype: dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    def stream(
+        self, names: Collection[str] | None = None, dtype: dtype | None = None, *, pinned: bool = False
+    ) -> Iterator[tuple[str, Tensor]]:
         """Yields (name, CPU tensor) in file order, for all tensors or those named; none is kept here.
 
-        `dtype` converts floating-point tensors; quantized ones decode to float32 without it.
+        `dtype` converts floating-point tensors; quantized ones decode to float32 without it. `pinned`: what is
+        read without decoding comes in page-locked memory, if it is not too large, for copies that are only queued.
         Raises what `check` raises, before anything is read.
         """
 
-    def stream_planes(self, names: Collection[str]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    def stream_planes(self, names: Collection[str], *, pinned: bool = False) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Yields (name, planes of its `held` format on the CPU) for weights that have one, one at a time."""
         raise NotImplementedError(f"{self.kind} holds nothing packed")
 
@@ -60,9 +63,9 @@ class Checkpoint(ABC):
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """A transformers tokenizer made from local files alone; no code of the checkpoint is run."""
 
-    def read(self, name: str, dtype: dtype | None = None) -> Tensor:
+    def read(self, name: str, dtype: dtype | None = None, *, pinned: bool = False) -> Tensor:
         """One tensor, as `stream` gives it."""
-        for _, tensor in self.stream((name,), dtype):
+        for _, tensor in self.stream((name,), dtype, pinned=pinned):
             return tensor
         raise self.missing(name)
 

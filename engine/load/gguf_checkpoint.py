@@ -22,6 +22,7 @@ from octavo.engine.load.gguf_metadata import Metadata
 from octavo.engine.load.gguf_names import Source, family_of, translate
 from octavo.engine.load.gguf_split import read_parts
 from octavo.engine.quant.blocks import block_format
+from octavo.engine.sending import host_room
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -65,29 +66,32 @@ class GGUFCheckpoint(Checkpoint):
         }
 
     def stream(
-        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None
+        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None, *, pinned: bool = False
     ) -> Iterator[tuple[str, Tensor]]:
         self.check(names)
         wanted = self._sources if names is None else set(names)
-        return self._decode_all([source for name, source in self._sources.items() if name in wanted], dtype)
+        return self._decode_all([source for name, source in self._sources.items() if name in wanted], dtype, pinned)
 
-    def stream_planes(self, names: Collection[str]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    def stream_planes(self, names: Collection[str], *, pinned: bool = False) -> Iterator[tuple[str, dict[str, Tensor]]]:
         self.check(names)
-        return self._read_blocks([source for name, source in self._sources.items() if name in set(names)])
+        return self._read_blocks([source for name, source in self._sources.items() if name in set(names)], pinned)
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         from octavo.engine.load.gguf_tokenizer import build_tokenizer
 
         return build_tokenizer(self._meta)
 
-    def _decode_all(self, sources: list[Source], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+    def _decode_all(
+        self, sources: list[Source], dtype: torch.dtype | None, pinned: bool
+    ) -> Iterator[tuple[str, Tensor]]:
         workers = min(torch.get_num_threads(), _MAX_WORKERS)
         with ThreadPoolExecutor(workers, thread_name_prefix="octavo-decode") as pool:
             for source in sources:
-                yield source.name, _decode(source, dtype, pool, workers)
+                yield source.name, _decode(source, dtype, pool, workers, pinned)
 
-    def _read_blocks(self, sources: list[Source]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for source, blocks in read_ahead([(source, source.size_bytes) for source in sources], _read_blocks):
+    def _read_blocks(self, sources: list[Source], pinned: bool) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        sizes = [(source, source.size_bytes) for source in sources]
+        for source, blocks in read_ahead(sizes, lambda source: _read_blocks(source, pinned)):
             yield source.name, {"blocks": blocks}
 
     def _read_setting(self, name: str) -> Tensor | None:
@@ -118,10 +122,12 @@ def _check_type(stored: GGUFTensor, file: Path) -> None:
         )
 
 
-def _decode(source: Source, dtype: torch.dtype | None, pool: ThreadPoolExecutor, workers: int) -> Tensor:
+def _decode(
+    source: Source, dtype: torch.dtype | None, pool: ThreadPoolExecutor, workers: int, pinned: bool = False
+) -> Tensor:
     """Reads and decodes one tensor, each worker a run of rows of it, straight into the wanted dtype."""
     plain = _PLAIN.get(source.stored.type.name)
-    out = torch.empty(math.prod(source.shape), dtype=dtype or plain or torch.float32)
+    out = host_room((math.prod(source.shape),), dtype or plain or torch.float32, pinned)
     if source.undo != "added_one" and plain == out.dtype:
         with source.file.open("rb") as stream:
             stream.seek(source.offset)
@@ -148,11 +154,11 @@ def _decode_run(source: Source, out: Tensor, start: int) -> None:
             target.copy_(values.sub_(1.0) if source.undo == "added_one" else values)
 
 
-def _read_blocks(source: Source) -> Tensor:
+def _read_blocks(source: Source, pinned: bool) -> Tensor:
     """A tensor as it is stored, uint8 [..., rows, bytes of a row]."""
     kind = source.stored.type
     row_bytes = source.shape[-1] // kind.block_size * kind.block_bytes
-    blocks = torch.empty((*source.shape[:-1], row_bytes), dtype=torch.uint8)
+    blocks = host_room((*source.shape[:-1], row_bytes), torch.uint8, pinned)
     with source.file.open("rb") as stream:
         stream.seek(source.offset)
         read_into(stream, blocks.view(-1), source.file, source.stored.name)

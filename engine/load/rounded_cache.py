@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from octavo.engine.errors import CheckpointError
+from octavo.engine.load.ahead import read_ahead
 from octavo.engine.load.files import read_into
 from octavo.engine.load.safetensors_header import STORED_TYPES, StoredTensor, read_header
 from octavo.engine.load.safetensors_write import NAMES, write_safetensors
+from octavo.engine.sending import host_room
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +44,9 @@ class RoundedCache:
         key = hashlib.sha256(repr((_VERSION, fingerprint(files), *map(str, settings))).encode()).hexdigest()
         return self.folder / f"{key[:40]}.safetensors"
 
-    def read(self, path: Path, entries: Entries) -> Iterator[tuple[str, Tensor]] | None:
-        """The planes, one at a time; None if the file is not there or not as expected.
+    def read(self, path: Path, entries: Entries, *, pinned: bool = False) -> Iterator[tuple[str, Tensor]] | None:
+        """The planes, one at a time, `pinned` as `Checkpoint.stream` has it; None if the file is not there or not as
+        expected.
 
         Raises CheckpointError if it breaks off while it is read.
         """
@@ -59,7 +62,7 @@ class RoundedCache:
         if found != dict(entries):
             log.warning("Rounded weights are made again: %s holds others than expected.", path.name)
             return None
-        return _planes(path, stored)
+        return _planes(path, stored, pinned)
 
     def write(self, path: Path, entries: Entries, planes: Iterable[tuple[str, Tensor]]) -> bool:
         """Keeps the planes, for which older files may have to go. False if they do not fit or cannot be written."""
@@ -104,11 +107,15 @@ def fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _planes(path: Path, stored: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Tensor]]:
+def _planes(path: Path, stored: Mapping[str, StoredTensor], pinned: bool) -> Iterator[tuple[str, Tensor]]:
     by_name = {name: dtype for dtype, name in NAMES.items()}
-    with path.open("rb") as stream:
-        for tensor in stored.values():
+
+    def read(tensor: StoredTensor) -> Tensor:
+        plane = host_room(tensor.shape, by_name[tensor.dtype], pinned)
+        with path.open("rb") as stream:
             stream.seek(tensor.offset)
-            plane = torch.empty(tensor.shape, dtype=by_name[tensor.dtype])
             read_into(stream, plane.flatten().view(torch.uint8), path, tensor.name)
-            yield tensor.name, plane
+        return plane
+
+    for tensor, plane in read_ahead([(tensor, tensor.size_bytes) for tensor in stored.values()], read):
+        yield tensor.name, plane

@@ -17,6 +17,7 @@ from octavo.engine.load.ahead import AHEAD_BYTES, read_ahead
 from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
 from octavo.engine.load.files import FETCH_AGAIN, read_into, read_json_object
 from octavo.engine.load.safetensors_header import STORED_TYPES, StoredTensor, read_header
+from octavo.engine.sending import host_room
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,11 +58,15 @@ class SafetensorsCheckpoint(Checkpoint):
         }
 
     def stream(
-        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None
+        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None, *, pinned: bool = False
     ) -> Iterator[tuple[str, Tensor]]:
         self.check(names)
         wanted = self._stored if names is None else set(names)
-        return self._read_all([self._stored[name] for name in self._stored if name in wanted], dtype)
+        return self._read_all([self._stored[name] for name in self._stored if name in wanted], dtype, pinned)
+
+    def read(self, name: str, dtype: torch.dtype | None = None, *, pinned: bool = False) -> Tensor:
+        self.check((name,))
+        return _read(*self._stored[name], dtype, pinned)
 
     def check(self, names: Collection[str] | None = None) -> None:
         super().check(names)
@@ -81,13 +86,13 @@ class SafetensorsCheckpoint(Checkpoint):
         return load_folder_tokenizer(self.path)
 
     def _read_all(
-        self, wanted: list[tuple[Path, StoredTensor]], dtype: torch.dtype | None
+        self, wanted: list[tuple[Path, StoredTensor]], dtype: torch.dtype | None, pinned: bool
     ) -> Iterator[tuple[str, Tensor]]:
         def size(stored: StoredTensor) -> int:
             return max(stored.size_bytes, math.prod(stored.shape) * (dtype.itemsize if dtype else 0))
 
         sizes = [((file, stored), size(stored)) for file, stored in wanted]
-        for (_, stored), tensor in read_ahead(sizes, lambda entry: _read(*entry, dtype), AHEAD_BYTES):
+        for (_, stored), tensor in read_ahead(sizes, lambda entry: _read(*entry, dtype, pinned), AHEAD_BYTES):
             yield stored.name, tensor
 
 
@@ -184,17 +189,19 @@ def _check_index(folder: Path, weight_map: dict[str, str], stored: dict[str, tup
             )
 
 
-def _read(file: Path, stored: StoredTensor, dtype: torch.dtype | None) -> Tensor:
+def _read(file: Path, stored: StoredTensor, dtype: torch.dtype | None, pinned: bool) -> Tensor:
     with file.open("rb") as stream:
-        return _read_from(stream, file, stored, dtype)
+        return _read_from(stream, file, stored, dtype, pinned)
 
 
-def _read_from(stream: BufferedReader, file: Path, stored: StoredTensor, dtype: torch.dtype | None) -> Tensor:
+def _read_from(
+    stream: BufferedReader, file: Path, stored: StoredTensor, dtype: torch.dtype | None, pinned: bool
+) -> Tensor:
     kept = STORED_TYPES[stored.dtype].torch
     if kept is None:  # refused when the stream began
         raise TypeError(stored.dtype)
     wanted = dtype if dtype is not None and kept.is_floating_point else kept
-    out = torch.empty(math.prod(stored.shape), dtype=wanted)
+    out = host_room((math.prod(stored.shape),), wanted, pinned)
     stream.seek(stored.offset)
     if wanted == kept:
         read_into(stream, out.view(torch.uint8), file, stored.name)

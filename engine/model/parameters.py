@@ -18,6 +18,7 @@ from octavo.engine.quant.base import Format, LinearSpec, Part, WeightRef
 from octavo.engine.quant.joined import JoinedFormat
 from octavo.engine.quant.plain import PlainFormat
 from octavo.engine.quant.products import choose
+from octavo.engine.sending import QUEUED_BYTES, Backlog, send
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ class Weights:
         tensor = self._in_order(base, tensor)
         if part in self._vectors:
             target = self._vectors[part]
-            target.copy_(tensor)
+            send(target, tensor)
             if self.spec.norm_offset and not part.endswith("router.weight"):
                 target += self.spec.norm_offset
             return
@@ -157,7 +158,7 @@ class Weights:
             if kind == "weight":
                 ref.format.pack(packed, ref.spec, {"weight": tensor}, row=row, expert=expert)
             elif packed.bias is not None:
-                packed.bias[row : row + tensor.shape[0]].copy_(tensor)
+                send(packed.bias[row : row + tensor.shape[0]], tensor)
             ref.release()
 
     def fill_planes(self, part: str, planes: Mapping[str, Tensor], expert: int | None = None) -> None:
@@ -172,8 +173,13 @@ class Weights:
     def _in_order(self, base: str, rows: Tensor) -> Tensor:
         """Rows of a part [rows, ...] as the ops want them, put into that order where they are going."""
         if self._interleaved and base.rpartition(".")[2] in ("q", "k", "q_norm", "k_norm"):
-            return interleave(rows.to(self.norm.device), self.spec.head_size, self.spec.ropes[0].rot_dim)
+            return interleave(rows.to(self.device, non_blocking=True), self.spec.head_size, self.spec.ropes[0].rot_dim)
         return rows
+
+    @property
+    def device(self) -> torch.device:
+        """Where all of them are."""
+        return self.norm.device
 
     def rounds(self, part: str) -> bool:
         """Whether a format rounds this part, which then should come as exact as the checkpoint has it."""
@@ -209,9 +215,11 @@ class Weights:
 
     def restore(self, planes: Iterable[tuple[str, Tensor]]) -> None:
         """Copies back what `rounded_planes` gave, in its order."""
+        backlog = Backlog(self.device, QUEUED_BYTES)
         for (name, target), (found, plane) in zip(self.rounded_planes(), planes, strict=True):
             assert name == found
-            target.copy_(plane)
+            send(target, plane)
+            backlog.add(plane.numel() * plane.element_size())
 
     def finish(self) -> None:
         """To be called once, when every part has been filled. With merged parts, kernels are chosen as well."""
@@ -219,7 +227,7 @@ class Weights:
             packed = ref.acquire()
             ref.format.finish(packed, ref.spec)
             if self._merged:
-                choose(ref.format, packed, ref.spec, self.norm.device)
+                choose(ref.format, packed, ref.spec, self.device)
             ref.release()
 
     def is_vector(self, part: str) -> bool:
@@ -235,7 +243,7 @@ class Weights:
     @property
     def waits_for_experts(self) -> bool:
         """Whether some product asks the device how many rows each expert got, which a captured graph cannot."""
-        device = self.norm.device
+        device = self.device
         return any(
             ref.spec.experts is not None and ref.format.waits_for_experts(ref.spec, self.dtype, device)
             for ref in self._refs()

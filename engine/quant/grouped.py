@@ -20,6 +20,7 @@ from torch import Tensor
 
 from octavo.engine.quant.base import Format, LinearSpec, Packed
 from octavo.engine.quant.codes import Code, SignedCode, UnsignedCode
+from octavo.engine.sending import send
 from octavo.kernels.device import device_traits
 from octavo.kernels.quant_weight import (
     groups_suit,
@@ -89,7 +90,7 @@ class GroupedFormat(Format):
             return
         for name, target in packed.planes.items():
             if name in self.whole_planes:
-                (target if expert is None else target[expert]).copy_(planes[name])
+                send(target if expert is None else target[expert], planes[name])
             else:
                 put(target, planes[name], row, expert)
 
@@ -100,7 +101,7 @@ class GroupedFormat(Format):
             return
         device = packed.planes["codes"].device
         for begin, end in _runs(weight, device):
-            made = self.quantize(weight[begin:end].to(device).float(), packed.planes["scale"].dtype)
+            made = self.quantize(weight[begin:end].to(device, non_blocking=True).float(), packed.planes["scale"].dtype)
             for name, plane in made.items():
                 put(packed.planes[name], plane, row + begin, expert)
 
@@ -275,7 +276,7 @@ def put(target: Tensor, rows: Tensor, row: int, expert: int | None) -> None:
     """Copies rows [rows, ...], or of all experts [experts, rows, ...], into a plane from `row` on."""
     place = target if expert is None else target[expert]
     axis = place.ndim - 2
-    place.narrow(axis, row, rows.shape[axis]).copy_(rows)
+    send(place.narrow(axis, row, rows.shape[axis]), rows)
 
 
 def _pick(plane: Tensor, rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.sending import send
 
 
 class PlainFormat(Format):
@@ -24,7 +25,7 @@ class PlainFormat(Format):
     ) -> None:
         source = planes["weight"]
         target = packed.weight if expert is None else packed.weight[expert]
-        target.narrow(-2, row, source.shape[-2]).copy_(source)
+        send(target.narrow(-2, row, source.shape[-2]), source)
 
     def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
         return packed.weight if rows is None else F.embedding(rows, packed.weight)

@@ -187,7 +187,7 @@ class Headers(Checkpoint):
             for name, shape in shapes.items()
         }
 
-    def stream(self, names: object = None, dtype: object = None) -> Any:
+    def stream(self, names: object = None, dtype: object = None, *, pinned: bool = False) -> Any:
         raise AssertionError("a rehearsal reads no tensor")
 
     def load_tokenizer(self) -> Any:

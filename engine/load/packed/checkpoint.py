@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.engine.errors import CheckpointError
+from octavo.engine.load.ahead import read_ahead
 from octavo.engine.load.checkpoint import Checkpoint, TensorInfo
 from octavo.engine.load.files import FETCH_AGAIN
 from octavo.engine.load.packed.detect import SCHEMES, find_method
@@ -53,16 +54,16 @@ class PackedCheckpoint(Checkpoint):
         self.tensors = plain | {name: _info(weight) for name, weight in stored.items()}
 
     def stream(
-        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None
+        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None, *, pinned: bool = False
     ) -> Iterator[tuple[str, Tensor]]:
         self.check(names)
         wanted = list(self.tensors if names is None else names)
-        return self._stream(wanted, dtype)
+        return self._stream(wanted, dtype, pinned)
 
-    def stream_planes(self, names: Collection[str]) -> Iterator[tuple[str, Planes]]:
+    def stream_planes(self, names: Collection[str], *, pinned: bool = False) -> Iterator[tuple[str, Planes]]:
         self.check(names)
-        for name in names:
-            yield name, self._planes(self._stored[name])
+        sizes = [(name, self.tensors[name].size_bytes) for name in names]
+        yield from read_ahead(sizes, lambda name: self._planes(self._stored[name], pinned))
 
     def check(self, names: Collection[str] | None = None) -> None:
         super().check(names)
@@ -76,14 +77,14 @@ class PackedCheckpoint(Checkpoint):
     def close(self) -> None:
         self._inner.close()
 
-    def _stream(self, names: list[str], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
-        yield from self._inner.stream([name for name in names if name not in self._stored], dtype)
+    def _stream(self, names: list[str], dtype: torch.dtype | None, pinned: bool) -> Iterator[tuple[str, Tensor]]:
+        yield from self._inner.stream([name for name in names if name not in self._stored], dtype, pinned=pinned)
         for name in names:
             if name in self._stored:
                 yield name, self._expanded(self._stored[name], dtype)
 
-    def _planes(self, weight: StoredWeight) -> Planes:
-        found = {role: self._inner.read(info.name) for role, info in weight.tensors.items()}
+    def _planes(self, weight: StoredWeight, pinned: bool = False) -> Planes:
+        found = {role: self._inner.read(info.name, pinned=pinned) for role, info in weight.tensors.items()}
         try:
             return weight.convert(found)
         except _ODD as error:

@@ -45,8 +45,8 @@ def load(folder: Path, cache: RoundedCache | None, **options: Any) -> tuple[Any,
         seen: list[str] = []
         stream = checkpoint.stream
 
-        def counted(*args: Any) -> Any:
-            for name, tensor in stream(*args):
+        def counted(*args: Any, **options: Any) -> Any:
+            for name, tensor in stream(*args, **options):
                 seen.append(name)
                 yield name, tensor
 

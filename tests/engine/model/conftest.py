@@ -31,7 +31,7 @@ class MemoryCheckpoint(Checkpoint):
         }
 
     def stream(
-        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None
+        self, names: Collection[str] | None = None, dtype: torch.dtype | None = None, *, pinned: bool = False
     ) -> Iterator[tuple[str, Tensor]]:
         for name in self.held if names is None else names:
             self.streamed.append(name)
