@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 PINNED_BYTES = 256 << 20  # of one tensor: the system has little page-locked memory to give
-QUEUED_BYTES = 256 << 20  # of copies that wait in a device's queue while weights are loaded
+QUEUED_BYTES = 128 << 20  # of copies that wait in a device's queue while weights are loaded
 PIECE_BYTES = 32 << 20  # of pageable memory that goes to a device through page-locked memory at a time
 PIECES = 4  # of them on their way
 
