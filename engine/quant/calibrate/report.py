@@ -73,8 +73,8 @@ class Report:
             name, worst = max(row["linears"].items(), key=lambda item: item[1])
             short = ".".join(name.split(".")[-2:])
             yield f"{row['layer'] + 1:>5}  {row['error']:>7.2%}  {short} {worst:.2%}"
-        before, after = self.bytes_before / 1e6, self.bytes_after / 1e6
-        yield f"size: {before:,.1f} MB before, {after:,.1f} MB after"
+        before, after = self.bytes_before / (1 << 20), self.bytes_after / (1 << 20)
+        yield f"size: {before:,.1f} MiB before, {after:,.1f} MiB after"
         if self.perplexity:
             one, two = self.perplexity["before"], self.perplexity["after"]
             tokens = int(self.perplexity["tokens"])
