@@ -135,8 +135,8 @@ class _Run:
         free = shutil.disk_usage(self.job.out.parent).free + kept
         if free < needed:
             raise QuantizeError(
-                f"The quantized model and its work need {needed / (1 << 30):.1f} GiB, and the disk of {self.job.out.parent} "
-                f"has {free / (1 << 30):.1f} GiB.",
+                f"The quantized model and its work need {needed / (1 << 30):.1f} GiB, "
+                f"and the disk of {self.job.out.parent} has {free / (1 << 30):.1f} GiB.",
                 remedy="Make room, name another disk, or use fewer --tokens.",
             )
 

@@ -296,7 +296,7 @@ def test_a_full_disk_is_told_before_anything_is_written(job: MakeJob, monkeypatc
 
     monkeypatch.setattr(runs.shutil, "disk_usage", full)
     wish = job("rtn")
-    with pytest.raises(QuantizeError, match=r"need 0\.1 GB.*has 0\.0 GB.*Make room"):
+    with pytest.raises(QuantizeError, match=r"need 0\.1 GiB.*has 0\.0 GiB.*Make room"):
         quantize(wish, silent)
     assert not list(wish.out.parent.glob("out*"))
 
