@@ -47,7 +47,7 @@ LAYER_8B = AttentionShape(32, 8, 128, 128, 128**-0.5)
 LAYER_HALF_B = AttentionShape(14, 2, 64, 64, 64**-0.5)
 ROTATED_BYTES = 512 << 20  # buffers rotated through: several times any L2 cache
 PAGE_SIZE = 16
-CODES = ("int4", "int8", "e4m3")
+CODES = ("int4", "int8", "e4m3", "e4m3-blocks")
 
 
 def measure(launches: list[Callable[[], object]], replays: int = 20) -> float:
@@ -250,18 +250,20 @@ def product_cases(
 
 
 def random_codes(code: str, outs: int, size: int) -> CodedWeight:
-    """A weight [outs, size] in int4 with groups of 128 and shifts, in 8-bit codes with a scale a row, or in blocks."""
+    """A weight [outs, size] in int4 with groups of 128 and shifts, in 8-bit codes with a scale a row (of
+    "e4m3-blocks" for 128 columns), or in blocks of GGUF."""
     if code in KINDS:
         return random_blocks(code, outs, size)
     if code == "int4":
         words = torch.randint(-32768, 32768, (outs, words_of(size)), dtype=torch.int16, device="cuda")
         scale = torch.rand(outs, -(-size // 128), device="cuda").bfloat16() * size**-0.5
         return CodedWeight(code, words, scale, size, 128, shift=-7.5 * scale)
-    scale = torch.rand(outs, 1, device="cuda") / 64 * size**-0.5
+    group = 128 if code == "e4m3-blocks" else size
+    scale = torch.rand(outs, triton.cdiv(size, group), device="cuda") / 64 * size**-0.5
     codes = torch.randint(-127, 128, (outs, size), dtype=torch.int8, device="cuda")
     if code == "int8":
         return CodedWeight(code, interleave_bytes(codes), scale, size, size)
-    return CodedWeight("e4m3", codes.float().to(torch.float8_e4m3fn).view(torch.uint8), scale, size, size)
+    return CodedWeight("e4m3", codes.float().to(torch.float8_e4m3fn).view(torch.uint8), scale, size, group)
 
 
 def coded_cases(

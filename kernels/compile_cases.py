@@ -243,6 +243,10 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
         _wide_products(traits, dtype, full)
     if full or traits.capability in (89, 90):
         _float8_products(traits, dtype)
+    if full or traits.capability in (75, 80):
+        for few in (1, 8) if traits.tensor_cores else (1,):
+            x = _empty(few, hidden, dtype=dtype)
+            skinny_linear.skinny_linear(x, _coded("e4m3 by 128", 2 * inner, hidden, dtype), act="silu")
     if every:
         quant_decode.decode(_coded("int4", hidden, inner, dtype), dtype)
         words = _coded("int8 words", hidden, inner, dtype)
@@ -312,6 +316,10 @@ def _float8_products(traits: DeviceTraits, dtype: torch.dtype) -> None:
     """E4M3 weights of a large model by kernels of their own, and the norm whose rows are rounded to E4M3."""
     hidden, inner = 4096, 14336
     gate_up, down = _coded("e4m3", 2 * inner, hidden, dtype), _coded("e4m3", hidden, inner, dtype)
+    blocks = _coded("e4m3 by 128", 2 * inner, hidden, dtype)
+    for few in (1, 8):
+        if suits_float8(few, inner, hidden, True, traits):
+            skinny_linear.skinny_linear(_empty(few, hidden, dtype=dtype), blocks, act="silu")
     for few in (1, 2, 16, 64):
         if suits_float8(few, inner, hidden, True, traits):
             x, norm = _empty(few, hidden, dtype=dtype), _empty(hidden, dtype=dtype)
@@ -330,6 +338,9 @@ def _coded(code: str, outs: int, size: int, dtype: torch.dtype, zero: bool = Fal
     if code == "int8 words":
         words = _empty(outs, words_of(size) * 2, dtype=torch.int16)
         return CodedWeight("int8", words, _empty(outs, 1, dtype=torch.float32), size, size)
+    if code == "e4m3 by 128":
+        scale = _empty(outs, size // 128, dtype=torch.float32)
+        return CodedWeight("e4m3", _empty(outs, size, dtype=torch.uint8), scale, size, 128)
     if not code.startswith("int4"):
         codes = _empty(outs, size, dtype=torch.int8 if code == "int8" else torch.uint8)
         return CodedWeight(code, codes, _empty(outs, 1, dtype=torch.float32), size, size)

@@ -5,7 +5,8 @@ block in registers (one 16-byte load each), and the 16 activations they meet as 
 that the largest lies between 4 and 8: eight products of the largest code with it are still within float16's range.
 Codes become float16 two at a time, exactly, and one instruction multiplies two of them and adds up. Sums of 16 products
 go on in float32. Instructions a weight: 0.5 to convert, 0.5 to multiply, 0.3 to bring sums to float32, 0.8 for
-activations (of 8 rows of the weight). Float16 has 11 bits, and a half's sum 8 terms to lose some in: the error is about
+activations (of 8 rows of the weight); scales of groups of columns, applied to the thread's sums, are one more
+instruction for eight. Float16 has 11 bits, and a half's sum 8 terms to lose some in: the error is about
 that of a result in bfloat16. Norm before, bias, gated activation and residual after as in linear_gemv.py. Bound by
 reading the codes once.
 """
@@ -43,6 +44,7 @@ def float8_gemv_kernel(
     BLOCK_K: tl.constexpr,
     NORM: tl.constexpr,
     BF16: tl.constexpr,
+    GROUP: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
@@ -53,7 +55,8 @@ def float8_gemv_kernel(
     """x [ROWS, SIZE] as int32 pairs of float16, or of bfloat16 if BF16; words int32 [outs, SIZE / 4] of four codes, or
     of 2 outs = gate | up if ACT >= 0, with scale [outs]; residual, out [ROWS, outs]. SIZE is a multiple of 16.
 
-    NORM 1: norm is pairs as x is; 2: float32. BEST as in linear_epilogue.py.
+    GROUP > 0, a multiple of 16: scale is float32 [outs or 2 outs, groups], one for so many columns. NORM 1: norm is
+    pairs as x is; 2: float32. BEST as in linear_epilogue.py.
     """
     GATED: tl.constexpr = ACT >= 0
     LINES: tl.constexpr = 2 * BLOCK_N if GATED else BLOCK_N
@@ -61,14 +64,17 @@ def float8_gemv_kernel(
     WORDS: tl.constexpr = SIZE // 4
     first = tl.program_id(0) * BLOCK_N
     word = tl.arange(0, THREADS * 4)
+    thread = tl.arange(0, THREADS)
     line = lines_of(first, outs, BLOCK_N, LINES)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
     w = words_of(words_ptr, line, word, WORDS)
+    if GROUP > 0:
+        group_scale = _group_scales(scale_ptr, line, thread * 16, SIZE, GROUP)
     if NORM > 0:
         norm = _runs(norm_ptr, word, SIZE, NORM == 2)
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
-    scale = of_outputs(scale_ptr, out_col, valid, outs, GATED, True)
+    scale = of_outputs(scale_ptr, out_col, valid, outs, GATED, GROUP == 0)
     bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
     if EARLY:
         gdc_wait()
@@ -83,12 +89,16 @@ def float8_gemv_kernel(
     for begin in range(0, WORDS, THREADS * 4):
         this_w = w
         these = x
+        if GROUP > 0:
+            this_scale = group_scale
         if NORM > 0:
             this_norm = norm
         if WORDS > THREADS * 4:
             # the next turn's loads are under way while this turn's are used
             ahead = begin + THREADS * 4 + word
             w = words_of(words_ptr, line, ahead, WORDS)
+            if GROUP > 0:
+                group_scale = _group_scales(scale_ptr, line, (begin + THREADS * 4) * 4 + thread * 16, SIZE, GROUP)
             if NORM > 0:
                 norm = _runs(norm_ptr, ahead, SIZE, NORM == 2)
             x = ()
@@ -107,13 +117,24 @@ def float8_gemv_kernel(
                 for k in tl.static_range(4):
                     both = _add_four(codes[4 * n + k], pairs[2 * k], pairs[2 * k + 1], both, ASM)
                 low, high = pair(both, False)
-                new_sums += (sums[t * LINES + n] + back * (low + high),)
+                by = back * this_scale[n] if GROUP > 0 else back
+                new_sums += (sums[t * LINES + n] + by * (low + high),)
             new_squares += (square,)
         sums = new_sums
         squares = new_squares
     store_lines(
         sums, squares, scale, bias, residual, out_ptr, ids_ptr, outs, eps, SIZE, ROWS, BLOCK_N, NORM > 0, ACT, BEST
     )
+
+
+@triton.jit
+def _group_scales(scale_ptr, line, column, SIZE: tl.constexpr, GROUP: tl.constexpr):
+    """Of every line the scales of the groups that the columns are in; 0 beyond the row."""
+    GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
+    found = ()
+    for n in tl.static_range(len(line)):
+        found += (tl.load(scale_ptr + line[n] * GROUPS + column // GROUP, mask=column < SIZE, other=0.0),)
+    return found
 
 
 @triton.jit

@@ -51,6 +51,7 @@ def launch_float8(
     outs = weight.shape[0] // (2 if gated else 1)
     bias, residual, ids = around["bias"], around["residual"], around["ids"]
     options["ASM"] = x.device.type != "cpu"
+    options["GROUP"] = weight.scale_columns
     if isinstance(tile, GemvTile):
         norm = around["norm"]
         norm_kind = 0 if norm is None else 2 if norm.dtype == torch.float32 else 1

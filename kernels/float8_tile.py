@@ -7,7 +7,8 @@ between 128 and 256, and rounded to E4M3. With TERMS = 2, 16 times what that rou
 multiplied as a row of its own. Both terms together are a bfloat16 number to the last bit, as long as it is at least
 1/8,192 of the largest; smaller ones are off by at most 2^-21 of it, so that the product is one of 16-bit activations.
 Tensor cores of compute capability 9.0 add E4M3 products with some 14 bits: a turn's sums are therefore scaled and added
-up in float32. What stands around the product is as in linear_tile.py.
+up in float32, and multiplied by the scales of their group of columns, where groups have some. What stands around the
+product is as in linear_tile.py.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False, allow-untyped-calls=True
@@ -51,6 +52,7 @@ def float8_tile_kernel(
     SPLIT: tl.constexpr,
     TERMS: tl.constexpr,
     PARTS: tl.constexpr,
+    GROUP: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     NEXT: tl.constexpr,
@@ -61,7 +63,8 @@ def float8_tile_kernel(
 ):
     """x [rows, SIZE]; weight E4M3 [outs, SIZE] with scale [outs], or twice as many outputs = gate | up if ACT >= 0;
     residual, out [rows, outs]. PARTS, NEXT and BEST as in linear_tile.py; SPLIT, partial and tickets as in
-    linear_split.py. Gates and ups of BLOCK_N outputs lie in one tile.
+    linear_split.py. Gates and ups of BLOCK_N outputs lie in one tile. GROUP > 0, a multiple of BLOCK_K: scale is
+    float32 [outs or 2 outs, groups], one for so many columns.
     """
     GATED: tl.constexpr = ACT >= 0
     LINES: tl.constexpr = 2 * BLOCK_N if GATED else BLOCK_N
@@ -95,7 +98,11 @@ def float8_tile_kernel(
             w = tl.load(weights + at, mask=at < SIZE, other=0.0, eviction_policy="evict_first")
             x = tl.load(xs + x_at, mask=inside & (x_at < SIZE), other=0.0)
         terms, scale = in_terms(x.to(tl.float32), TERMS, ASM)
-        sums += tl.dot(w, terms.T) * scale[None, :]
+        if GROUP > 0:
+            group_scale = tl.load(scale_ptr + row * ((SIZE + GROUP - 1) // GROUP) + turn * BLOCK_K // GROUP)
+            sums += tl.dot(w, terms.T) * (group_scale[:, None] * scale[None, :])
+        else:
+            sums += tl.dot(w, terms.T) * scale[None, :]
     if EARLY:
         gdc_wait()
     if TERMS == 2:
@@ -110,8 +117,9 @@ def float8_tile_kernel(
         if not last:
             return
     valid = n < outs
-    y *= tl.load(scale_ptr + n, mask=valid, other=0.0).to(tl.float32)[None, :]
-    if GATED:
+    if GROUP == 0:
+        y *= tl.load(scale_ptr + n, mask=valid, other=0.0).to(tl.float32)[None, :]
+    if GATED and GROUP == 0:
         u *= tl.load(scale_ptr + outs + n, mask=valid, other=0.0).to(tl.float32)[None, :]
     bias = of_outputs(bias_ptr, n, valid, outs, GATED, BIAS)
     residual_at = residual_ptr + t[:, None] * outs + n[None, :]

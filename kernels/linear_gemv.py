@@ -5,7 +5,8 @@ every row of the block in registers (one 16-byte load each), multiplies them in 
 once, and adds up; threads meet only at the end. The RMS norm before the product is folded in: the weights meet
 x * norm_weight, the squares of x are summed on the way, and the results are scaled by 1/rms at the end (Zhang &
 Sennrich, "Root Mean Square Layer Normalization", 2019). Bias, gated activation and residual are epilogues in float32.
-Weights may be 8-bit codes with a scale for each output, which the sums are multiplied by. Bound by reading the weights
+Weights may be 8-bit codes with a scale for each output, which the sums are multiplied by, or one for each group of
+columns, which a thread's products are. Bound by reading the weights
 once.
 """
 
@@ -45,9 +46,11 @@ def gemv_kernel(
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
     CODE: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     """x [ROWS, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [ROWS, outs].
-    CODE > 0: weight holds codes (see quant_number.py), scale [outs] or [2 outs] what each output's are multiplied by.
+    CODE > 0: weight holds codes (see quant_number.py), scale [outs] or [2 outs] what each output's are times, or
+    float32 [outs or 2 outs, groups] if GROUP > 0, a multiple of 8: one for so many columns.
     BEST writes only each program's highest value of a row to out [ROWS, programs] and its lowest index to ids; NaN if
     there is one."""
     GATED: tl.constexpr = ACT >= 0
@@ -65,7 +68,7 @@ def gemv_kernel(
     out_col = first + tl.arange(0, BLOCK_N)
     valid = out_col < outs
     bias = of_outputs(bias_ptr, out_col, valid, outs, GATED, BIAS)
-    if CODE > 0:
+    if CODE > 0 and GROUP == 0:
         code_scale = scaled_by_bits(tl.load(scale_ptr + out_col, mask=valid, other=0.0), CODE)
         if GATED:
             up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + out_col, mask=valid, other=0.0), CODE)
@@ -88,6 +91,10 @@ def gemv_kernel(
         these = x
         if GATED:
             this_up = wide_number(up, CODE)
+        if GROUP > 0:
+            this *= _group_scales(scale_ptr, row, begin + col, SIZE, GROUP, CODE)
+            if GATED:
+                this_up *= _group_scales(scale_ptr, row + outs, begin + col, SIZE, GROUP, CODE)
         if NORM:
             this_scale = scale.to(tl.float32)
         if SIZE > BLOCK_K:
@@ -124,11 +131,19 @@ def gemv_kernel(
         u = y
         if GATED:
             u = tl.sum(up_sums[t], 1)
-        if CODE > 0:
+        if CODE > 0 and GROUP == 0:
             y *= code_scale
             if GATED:
                 u *= up_code_scale
         store_row(y, u, squares[t], bias, residual, out_ptr, ids_ptr, outs, eps, t, SIZE, BLOCK_N, NORM, ACT, BEST)
+
+
+@triton.jit
+def _group_scales(scale_ptr, row, col, SIZE: tl.constexpr, GROUP: tl.constexpr, CODE: tl.constexpr):
+    """float32 of what the codes of these rows and columns are multiplied by; 0 beyond a row."""
+    GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
+    at = row[:, None] * GROUPS + (col // GROUP)[None, :]
+    return scaled_by_bits(tl.load(scale_ptr + at, mask=(col < SIZE)[None, :], other=0.0), CODE)
 
 
 @triton.jit

@@ -7,6 +7,7 @@ weights, and the sum of squares of each block; the product that follows multipli
 scales by 1/rms at the end (Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019). Bias, gated activation and
 residual are epilogues in float32. Weights may be 8-bit codes with a scale for each output: they become operands on the
 way from shared memory to the tensor cores; of codes in words, each half is a product with the columns it belongs to.
+Where groups of columns have scales, each block's product is multiplied by its own before it is added up.
 Bound by reading the weights once.
 """
 
@@ -55,12 +56,14 @@ def tile_kernel(
     EARLY: tl.constexpr,
     FIRST: tl.constexpr,
     CODE: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     """x [rows, SIZE]; weight [outs, SIZE], or [2 outs, SIZE] = gate | up if ACT >= 0; residual, out [rows, outs].
 
     SLICES > 1: every turn takes that many neighbouring blocks of the input, each multiplied by warps of its own.
     CODE > 0: weight holds codes (see quant_number.py), or words of two columns in blocks of 128 (see quant_weight.py),
-    scale [outs] or [2 outs] what each output's are multiplied by.
+    scale [outs] or [2 outs] what each output's are multiplied by. GROUP > 0, a multiple of BLOCK_K: float32 [outs or
+    2 outs, groups], one for so many columns.
     PARTS > 0: squares [rows, parts] are partial sums of squares of the rows x stands for, parts <= PARTS. NEXT writes
     next_x = out * next_norm and next_squares [rows, programs]. BEST writes only each program's highest value of a row
     to out [rows, programs] and its lowest index to ids; NaN if there is one. FIRST: so many weights of each row are
@@ -81,7 +84,7 @@ def tile_kernel(
     EVEN: tl.constexpr = SIZE % (BLOCK_K * SLICES) == 0
     TURNS: tl.constexpr = (SIZE + BLOCK_K * SLICES - 1) // (BLOCK_K * SLICES)
     bias = of_outputs(bias_ptr, n, n < outs, outs, GATED, BIAS)
-    if CODE > 0:
+    if CODE > 0 and GROUP == 0:
         code_scale = scaled_by_bits(tl.load(scale_ptr + n, mask=n < outs, other=0.0), CODE)
         if GATED:
             up_code_scale = scaled_by_bits(tl.load(scale_ptr + outs + n, mask=n < outs, other=0.0), CODE)
@@ -105,6 +108,8 @@ def tile_kernel(
         column = slice_ * BLOCK_K + col[None, None, :]
         w_at = row[None, :, None] * ROW
         place = slice_ * (BLOCK_K // HALVES) + entry[None, None, :]
+        scale_row = row[None, :, None]
+        block = slice_
         sums = tl.zeros((SLICES, BLOCK_N, BLOCK_T), tl.float32)
     else:
         x_at = t[:, None] * SIZE
@@ -112,6 +117,8 @@ def tile_kernel(
         column = col[None, :]
         w_at = row[:, None] * ROW
         place = entry[None, :]
+        scale_row = row[:, None]
+        block = tl.zeros((1, 1), tl.int32)
         sums = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
     up_sums = sums
     for turn in tl.range(0, TURNS, num_stages=STAGES):
@@ -122,18 +129,27 @@ def tile_kernel(
             x = x.permute(0, 2, 1) if SLICES > 1 else x.T
             if half == 0:
                 w = _weights(weight_ptr + w_at + at, at, ROW, EVEN)
-            sums = tl.dot(operand(w, x.dtype, CODE, half), x, sums, input_precision="ieee")
+            if GROUP > 0:
+                here_block = turn * SLICES + block
+                by = _group_scale(scale_ptr, scale_row, here_block, SIZE, BLOCK_K, GROUP, CODE)
+                sums += tl.dot(operand(w, x.dtype, CODE, half), x, input_precision="ieee") * by
+            else:
+                sums = tl.dot(operand(w, x.dtype, CODE, half), x, sums, input_precision="ieee")
             if GATED:
                 if half == 0:
                     up = _weights(weight_ptr + up_offset + w_at + at, at, ROW, EVEN)
-                up_sums = tl.dot(operand(up, x.dtype, CODE, half), x, up_sums, input_precision="ieee")
+                if GROUP > 0:
+                    by = _group_scale(scale_ptr, scale_row + outs, here_block, SIZE, BLOCK_K, GROUP, CODE)
+                    up_sums += tl.dot(operand(up, x.dtype, CODE, half), x, input_precision="ieee") * by
+                else:
+                    up_sums = tl.dot(operand(up, x.dtype, CODE, half), x, up_sums, input_precision="ieee")
     if SLICES > 1:
         y = tl.sum(sums, 0).T
         u = tl.sum(up_sums, 0).T
     else:
         y = sums.T
         u = up_sums.T
-    if CODE > 0:
+    if CODE > 0 and GROUP == 0:
         y *= code_scale[None, :]
         if GATED:
             u *= up_code_scale[None, :]
@@ -142,6 +158,16 @@ def tile_kernel(
         rows, outs, parts, eps, first, tl.program_id(0), tl.num_programs(0),
         SIZE, BLOCK_T, BLOCK_N, PARTS, NEXT, ACT, BEST,
     )  # fmt: skip
+
+
+@triton.jit
+def _group_scale(
+    scale_ptr, row, block, SIZE: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, CODE: tl.constexpr
+):
+    """float32 of what the codes of these rows in these blocks of columns are multiplied by; 0 beyond a row."""
+    GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
+    group = block * BLOCK_K // GROUP
+    return scaled_by_bits(tl.load(scale_ptr + row * GROUPS + group, mask=group < GROUPS, other=0.0), CODE)
 
 
 @triton.jit

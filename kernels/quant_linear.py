@@ -116,10 +116,18 @@ def coded_tile(
         if rows <= 16 and dtype == torch.bfloat16 and not slower:
             return digit_tile(weight.code, rows, outs, size, gated, traits)
     if weight.code == "e4m3" and suits_float8(rows, outs, size, gated, traits):
-        return choose_float8(rows, outs, size, gated, traits)
+        return within_groups(choose_float8(rows, outs, size, gated, traits), weight)
     if rows > 16 and weight.in_words:
         return choose_wide_tile(weight.code, rows, outs, size, gated, traits)
-    return choose_coded_tile(weight.code, weight.group, rows, outs, size, gated, traits)
+    return within_groups(choose_coded_tile(weight.code, weight.group, rows, outs, size, gated, traits), weight)
+
+
+def within_groups(tile: GemvTile | DotTile, weight: CodedWeight) -> GemvTile | DotTile:
+    """The tile, whose turns take no more columns of E4M3 weights than share a scale."""
+    group = weight.scale_columns
+    if weight.code != "e4m3" or not group or not isinstance(tile, DotTile) or tile.block_k <= group:
+        return tile
+    return replace(tile, block_k=group, stages=tile.stages * tile.block_k // group)
 
 
 @lru_cache(maxsize=256)

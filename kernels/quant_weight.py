@@ -25,8 +25,9 @@ class CodedWeight:
     """A weight [outs, size] = (code - offset or zero) * scale + shift.
 
     codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32], "int8" in words int16
-    [outs, blocks * 64]. scale [outs, groups], a group being `group` columns (a multiple of 32, or the whole row). zero
-    uint8 and shift [outs, groups] where there are any. Blocks of GGUF are a kind of their own: gguf_weight.py.
+    [outs, blocks * 64]. scale [outs, groups], a group being `group` columns: a multiple of 32, of 128 in E4M3, or the
+    whole row, which it always is in int8. zero uint8 and shift [outs, groups] where there are any. Blocks of GGUF are a
+    kind of their own: gguf_weight.py.
     """
 
     code: str
@@ -47,6 +48,11 @@ class CodedWeight:
     def in_words(self) -> bool:
         """Whether codes are interleaved."""
         return self.code in ("int4", "int8") and self.codes.dtype == torch.int16
+
+    @property
+    def scale_columns(self) -> int:
+        """How many columns share a scale; 0 if the whole row does."""
+        return self.group if self.group < self.size else 0
 
     @property
     def nbytes(self) -> int:

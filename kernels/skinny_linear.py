@@ -177,12 +177,13 @@ def launch(
                 launch_low_bits(x, weight, out, tile, around, options)
             return
         codes, scale = weight.codes, weight.scale
+        options["GROUP"] = weight.scale_columns
         assert isinstance(tile, DotTile) or not weight.in_words
         pairs = isinstance(tile, DotTile) and (tile.pairs or weight.in_words) and x.dtype == torch.bfloat16
         options["CODE"] = code_of(weight, x.device, device_traits(x.device), pairs)
     else:
         codes, scale = weight, x
-        options["CODE"] = PLAIN
+        options |= {"CODE": PLAIN, "GROUP": 0}
     assert not isinstance(tile, DigitRowTile | DigitTile)
     options["BLOCK_K"] = tile.block_k
     if isinstance(tile, GemvTile):

@@ -24,7 +24,7 @@ from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import Fused, Product, register
 from octavo.kernels.linear_tiles import tickets_of
 from octavo.kernels.quant_decode import decode
-from octavo.kernels.quant_weight import CodedWeight
+from octavo.kernels.quant_weight import BLOCK, CodedWeight
 from octavo.kernels.skinny_linear import skinny_linear
 from octavo.kernels.token_codes import round_tokens, scale_sums
 
@@ -44,7 +44,8 @@ def four_bit(form: Format, packed: Packed) -> CodedWeight:
 
 
 def eight_bit(form: Format, packed: Packed) -> CodedWeight:
-    """An 8-bit weight with a scale for each row."""
+    """An 8-bit weight with a scale for each row, of E4M3 also for each group of columns."""
+    assert isinstance(form, GroupedFormat)
     planes, scale, size = packed.planes, packed.planes["scale"], packed.in_dim
     if "words" in planes:
         tickets_of(scale.device)
@@ -54,7 +55,7 @@ def eight_bit(form: Format, packed: Packed) -> CodedWeight:
         return CodedWeight("int8", codes, scale, size, size)
     tickets_of(scale.device)
     _one(scale.device)
-    return CodedWeight("e4m3", codes.view(torch.uint8), scale, size, size)
+    return CodedWeight("e4m3", codes.view(torch.uint8), scale, size, min(size, form.group or size))
 
 
 def by_codes(x: Tensor, packed: Packed) -> Tensor:
@@ -145,6 +146,18 @@ def _by_row(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
     )
 
 
+def _by_groups(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
+    """E4M3 with a scale for each group of a row's columns, as in blocks of 128 x 128."""
+    return (
+        isinstance(form, GroupedFormat)
+        and form.group > 0
+        and form.group % BLOCK == 0
+        and form.scale_dtype == torch.float32
+        and not (form.zeros or form.shifts or form.outer or form.ordered)
+        and _sixteen_bit(dtype)
+    )
+
+
 def _keeps_activations(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
     """Of 8-bit formats, those whose products of many rows are with 16-bit activations on this machine's GPU."""
     if isinstance(form, DynamicInt8Format):
@@ -181,3 +194,7 @@ for _layout in ("int8", "float8_e4m3"):
     register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_keeps_activations))
     register(Product(by_codes, _layout, "cuda", rows=(1, 16), capability=_TENSOR_CORES, fits=_by_row))
     register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_by_row))
+register(Fused(eight_bit, "float8_e4m3", "cuda", _by_groups))
+register(Product(decoded, "float8_e4m3", "cuda", fits=_by_groups))
+register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_by_groups))
+register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 1), fits=_by_groups))

@@ -49,6 +49,7 @@ FORMS = {
     "groups of 256": GroupedFormat("any", SIGNED, 256, None, shifts=True, quantizes=False),
     "one group": GroupedFormat("any", SYMMETRIC, 0, torch.bfloat16, quantizes=False),
     "FP8 rows": GroupedFormat("FP8", FLOAT8, 0, torch.float32, quantizes=False),
+    "FP8 blocks": GroupedFormat("FP8", FLOAT8, 128, torch.float32, quantizes=False),
     "int8 rows": GroupedFormat("any", INT8, 0, torch.bfloat16, quantizes=False),
 }
 
@@ -56,7 +57,7 @@ FORMS = {
 # every kernel is compiled anew for every shape, so that those which differ in little take few shapes
 MAIN = ["AWQ", "fp8", "int4", "int8"]
 OTHERS = sorted(set(FORMS) - set(MAIN))
-IN_WORDS = sorted(set(FORMS) - {"fp8", "FP8 rows", "int8-dynamic"})
+IN_WORDS = sorted(set(FORMS) - {"fp8", "FP8 rows", "FP8 blocks", "int8-dynamic"})
 
 
 def held(name: str, outs: int, size: int, dtype: torch.dtype = torch.bfloat16, bias: bool = False):

@@ -7,7 +7,7 @@ import torch
 
 from octavo.engine.quant import FORMATS, gpu_codes, products
 from octavo.engine.quant.base import ROW_BUCKETS, LinearSpec, Packed, Part, WeightRef, multiply
-from octavo.engine.quant.codes import UnsignedCode
+from octavo.engine.quant.codes import FLOAT8, UnsignedCode
 from octavo.engine.quant.cpu_int import few_rows, many_rows, some_rows
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import Product, choose, find, find_all, find_fused, layout_of, register
@@ -126,6 +126,22 @@ def test_on_a_gpu_codes_have_a_kernel_for_every_number_of_rows(
     assert runs == (few, some, some, wide, many, many)
     assert find_fused(form, SPEC, torch.float16, CUDA) is not None
     assert find_fused(form, SPEC, torch.float32, CUDA) is None
+
+
+@pytest.mark.parametrize("able", [(7, 5), (8, 6), (9, 0)])
+def test_eight_bit_floats_in_blocks_have_a_kernel_for_every_number_of_rows(
+    able: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: able)
+    form = GroupedFormat("FP8", FLOAT8, 128, torch.float32, quantizes=False)
+    few, many = gpu_codes.by_codes, gpu_codes.decoded
+    some = few if able >= (8, 0) else many
+    assert find_all(form, SPEC, torch.bfloat16, CUDA) == (few, some, some, some, many, many)
+    packed = form.allocate(LinearSpec("up", (Part("up", 8),), 512), torch.bfloat16, CPU)
+    view = gpu_codes.eight_bit(form, packed)
+    assert (view.group, view.scale_columns, tuple(view.scale.shape)) == (128, 128, (8, 4))
+    odd = GroupedFormat("FP8", FLOAT8, 80, torch.float32, quantizes=False)  # blocks that a turn would cut
+    assert find_fused(odd, SPEC, torch.bfloat16, CUDA) is None
 
 
 @pytest.mark.parametrize("name", ["llm-int8", "nf4", "fp4", "none"])

@@ -17,9 +17,12 @@ from octavo.kernels.skinny_linear import skinny_linear, skinny_linear_add, skinn
 EPS = 1e-5
 
 
-def weights(outs, size):
+def weights(outs, size, group=0):
+    """Scales of neighbouring groups differ by up to eleven times: another one's would be seen."""
+    group = group or size
     codes = (torch.randn(outs, size) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
-    return CodedWeight("e4m3", codes.view(torch.uint8), torch.rand(outs, 1) * 0.01 + 0.001, size, size)
+    scale = torch.rand(outs, -(-size // group)) * 0.01 + 0.001
+    return CodedWeight("e4m3", codes.view(torch.uint8), scale, size, group)
 
 
 def tile(split=1, block_k=128, terms=2, block_t=8):
@@ -75,17 +78,18 @@ def test_rows_without_numbers_say_so_and_rows_of_zeros_stay_zero():
 
 
 @pytest.mark.parametrize(
-    ("rows", "outs", "size", "its", "act"),
+    ("rows", "outs", "size", "its", "act", "group"),
     [
-        (1, 40, 256, tile(), None),
-        (3, 40, 400, tile(split=2), "silu"),
-        (11, 32, 640, tile(split=3, block_k=256), None),
-        (3, 70, 144, tile(split=4), "gelu_pytorch_tanh"),
+        (1, 40, 256, tile(), None, 0),
+        (3, 40, 400, tile(split=2), "silu", 128),
+        (11, 32, 640, tile(split=3, block_k=256), None, 0),
+        (3, 70, 144, tile(split=4), "gelu_pytorch_tanh", 0),
+        (11, 40, 784, tile(block_t=16), None, 256),
     ],
 )
-def test_products_by_two_terms_are_those_of_16_bit_activations(rows, outs, size, its, act):
+def test_products_by_two_terms_are_those_of_16_bit_activations(rows, outs, size, its, act, group):
     """With bias and residual; outputs that nobody writes stay NaN."""
-    weight = weights(outs * (2 if act else 1), size)
+    weight = weights(outs * (2 if act else 1), size, group)
     x = torch.randn(rows, size).bfloat16().half()  # what two terms are to the last bit
     around = {"bias": torch.randn(weight.shape[0]).half(), "residual": torch.randn(rows, outs).half()}
     out = torch.full((rows, outs), float("nan"), dtype=torch.float16)
@@ -131,9 +135,9 @@ def test_a_row_is_the_same_whatever_stands_beside_it():
     assert torch.equal(skinny_linear(torch.cat((x[:1], x[1:] * 1000)), weight, tile=tile())[:1], alone)
 
 
-def gemv(rows, outs, size, block_k, act=None, norm_type=None, dtype=torch.float16):
+def gemv(rows, outs, size, block_k, act=None, norm_type=None, dtype=torch.float16, group=0):
     """(by multiply-adds, by the book) with bias and residual; outputs that nobody writes stay NaN."""
-    weight = weights(outs * (2 if act else 1), size)
+    weight = weights(outs * (2 if act else 1), size, group)
     x = torch.randn(rows, size).to(dtype)
     around = {"bias": torch.randn(weight.shape[0]).to(dtype), "residual": torch.randn(rows, outs).to(dtype)}
     if norm_type is not None:
@@ -148,16 +152,18 @@ def gemv(rows, outs, size, block_k, act=None, norm_type=None, dtype=torch.float1
 
 
 @pytest.mark.parametrize(
-    ("rows", "outs", "size", "block_k", "act", "norm_type"),
+    ("rows", "outs", "size", "block_k", "act", "norm_type", "group"),
     [
-        (1, 7, 512, 512, None, None),
-        (2, 6, 1040, 512, "silu", torch.float16),
-        (1, 5, 144, 512, None, torch.float32),
-        (2, 4, 1024, 1024, "gelu", None),
+        (1, 7, 512, 512, None, None, 0),
+        (2, 6, 1040, 512, "silu", torch.float16, 128),
+        (1, 5, 144, 512, None, torch.float32, 128),
+        (2, 4, 1024, 1024, "gelu", None, 0),
     ],
 )
-def test_multiply_adds_in_float16_lose_about_as_much_as_a_result_in_bfloat16(rows, outs, size, block_k, act, norm_type):
-    out, exact = gemv(rows, outs, size, block_k, act, norm_type)
+def test_multiply_adds_in_float16_lose_about_as_much_as_a_result_in_bfloat16(
+    rows, outs, size, block_k, act, norm_type, group
+):
+    out, exact = gemv(rows, outs, size, block_k, act, norm_type, group=group)
     assert float((out - exact).norm() / exact.norm()) < (3e-3 if act else 1.5e-3)
 
 

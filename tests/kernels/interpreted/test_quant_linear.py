@@ -12,7 +12,7 @@ from octavo.kernels.device import as_device
 from octavo.kernels.head_argmax import head_argmax, head_argmax_reference
 from octavo.kernels.linear_tiles import DotTile, GemvTile
 from octavo.kernels.quant_decode import decode
-from octavo.kernels.quant_linear import choose_coded_tile
+from octavo.kernels.quant_linear import choose_coded_tile, coded_tile
 from octavo.kernels.quant_weight import (
     CodedWeight,
     coded_reference,
@@ -44,12 +44,12 @@ def four_bit(outs, size, group=128, kind="offset", dtype=torch.float16):
     return CodedWeight("int4", words, scale, size, group, 8 if kind == "offset" else 0, zero, shift)
 
 
-def eight_bit(code, outs, size):
-    scale = torch.rand(outs, 1) * 0.01 + 0.001
+def eight_bit(code, outs, size, group=0):
+    scale = torch.rand(outs, -(-size // group) if group else 1) * 0.01 + 0.001
     if code == "int8":
         return CodedWeight(code, torch.randint(-127, 128, (outs, size), dtype=torch.int8), scale, size, size)
     codes = (torch.randn(outs, size) * 50).to(torch.float8_e4m3fn).view(torch.uint8)
-    return CodedWeight(code, codes, scale, size, size)
+    return CodedWeight(code, codes, scale, size, group or size)
 
 
 def check(weight, rows, tile, dtype=torch.float16, **around):
@@ -134,6 +134,29 @@ def test_eight_bit_codes(rows, tile, size, code):
     check(eight_bit(code, 26, size), rows, tile, bias=True, act="silu", norm=torch.float16 if rows < 3 else None)
 
 
+@pytest.mark.parametrize(
+    ("rows", "tile"),
+    [
+        (2, GemvTile(2, 256, 1)),
+        (3, DotTile(8, 16, 128, 2, 2, slices=2)),
+        (3, DotTile(8, 16, 64, 2, 2, slices=2)),
+        (20, DotTile(16, 16, 128, 2, 4)),
+    ],
+)
+def test_eight_bit_floats_whose_groups_of_columns_have_scales(rows, tile):
+    norm = torch.float16 if rows < 3 else None
+    check(eight_bit("e4m3", 26, 400, 128), rows, tile, bias=True, act="silu", norm=norm)
+
+
+def test_a_turn_takes_no_more_columns_than_share_a_scale():
+    for rows, (outs, size, gated) in product((2, 8, 16, 64), ((12288, 4096, False), (28672, 4096, True))):
+        for traits in (TARGETS[80], TARGETS[90]):
+            codes = torch.empty((outs, size), dtype=torch.uint8, device="meta")
+            weight = CodedWeight("e4m3", codes, torch.empty((outs, size // 128), device="meta"), size, 128)
+            tile = coded_tile(weight, rows, gated, traits)
+            assert tile.block_k in (64, 128) or isinstance(tile, GemvTile)
+
+
 def test_a_norm_is_prepared_by_the_product_before_it_and_by_blocks_of_its_outputs():
     first, second = four_bit(72, 136, 32, "shift"), four_bit(16, 72, 32, "shift")
     x, stream, norm = torch.randn(3, 136).half(), torch.randn(3, 72).half(), torch.rand(72).half()
@@ -165,6 +188,8 @@ def test_decoded_weights_are_the_reference_to_the_bit(group, kind):
     for code in ("int8", "e4m3"):
         weight = eight_bit(code, 3, 100)
         torch.testing.assert_close(decode(weight, torch.float32), coded_reference(weight), rtol=0, atol=0)
+    blocks = eight_bit("e4m3", 3, 300, 128)
+    torch.testing.assert_close(decode(blocks, torch.float32), coded_reference(blocks), rtol=0, atol=0)
     in_order = eight_bit("int8", 3, 328)
     words = replace(in_order, codes=interleave_bytes(in_order.codes))
     torch.testing.assert_close(decode(words, torch.float32), coded_reference(in_order), rtol=0, atol=0)
