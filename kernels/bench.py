@@ -36,6 +36,7 @@ from octavo.kernels import (
 )
 from octavo.kernels.attention_rope import NewTokens
 from octavo.kernels.bench_blocks import MIX, chain, random_blocks
+from octavo.kernels.code_tables import TABLES
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import device_traits
 from octavo.kernels.gguf_weight import KINDS, BlockWeight
@@ -47,7 +48,7 @@ LAYER_8B = AttentionShape(32, 8, 128, 128, 128**-0.5)
 LAYER_HALF_B = AttentionShape(14, 2, 64, 64, 64**-0.5)
 ROTATED_BYTES = 512 << 20  # buffers rotated through: several times any L2 cache
 PAGE_SIZE = 16
-CODES = ("int4", "int8", "e4m3", "e4m3-blocks")
+CODES = ("int4", *TABLES, "int8", "e4m3", "e4m3-blocks")
 
 
 def measure(launches: list[Callable[[], object]], replays: int = 20) -> float:
@@ -251,9 +252,16 @@ def product_cases(
 
 def random_codes(code: str, outs: int, size: int) -> CodedWeight:
     """A weight [outs, size] in int4 with groups of 128 and shifts, in 8-bit codes with a scale a row (of
-    "e4m3-blocks" for 128 columns), or in blocks of GGUF."""
+    "e4m3-blocks" for 128 columns), in blocks of GGUF, or in codes of a table with the scales of its best known format."""
     if code in KINDS:
         return random_blocks(code, outs, size)
+    if code in TABLES:
+        group = 64 if code in ("nf4", "fp4") else 32
+        words = torch.randint(-32768, 32768, (outs, words_of(size)), dtype=torch.int16, device="cuda")
+        scale = torch.rand(outs, -(-size // group), device="cuda") / max(TABLES[code]) * size**-0.5
+        if code == "e2m1":
+            scale = torch.randint(115, 119, scale.shape, dtype=torch.uint8, device="cuda")  # powers of two less 127
+        return CodedWeight(code, words, scale.half() if code == "iq4" else scale, size, group)
     if code == "int4":
         words = torch.randint(-32768, 32768, (outs, words_of(size)), dtype=torch.int16, device="cuda")
         scale = torch.rand(outs, -(-size // 128), device="cuda").bfloat16() * size**-0.5
@@ -275,7 +283,7 @@ def coded_cases(
     def random(*dims: int) -> Tensor:
         return torch.randn(*dims, device="cuda", dtype=dtype) * dims[-1] ** -0.5
 
-    few = rows <= (skinny_linear.MAX_ROWS_OF_WORDS if code in ("int4", "int8") else skinny_linear.MAX_ROWS)
+    few = rows <= (skinny_linear.MAX_ROWS_OF_WORDS if code in ("int4", "int8", *TABLES) else skinny_linear.MAX_ROWS)
     stream, attended, gated, norm = random(rows, hidden), random(rows, hidden), random(rows, inner), random(hidden)
     squares = torch.rand(rows, triton.cdiv(hidden, 16), device="cuda")
 

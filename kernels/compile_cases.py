@@ -33,6 +33,7 @@ from octavo.kernels import (
     token_norm,
 )
 from octavo.kernels.attention_rope import NewTokens
+from octavo.kernels.code_tables import TABLES
 from octavo.kernels.decode_attention import SharedPrefixes
 from octavo.kernels.device import DeviceTraits, as_device
 from octavo.kernels.float8_linear import suits_float8
@@ -239,6 +240,7 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
         if full or (every and few == 8):
             down = _coded(code, hidden, inner, dtype, zero=True)
             skinny_linear.skinny_linear_add(_empty(few, inner, dtype=dtype), down, None, x, norm)
+    _table_products(traits, dtype, full)
     if traits.tensor_cores:
         _wide_products(traits, dtype, full)
     if full or traits.capability in (89, 90):
@@ -258,6 +260,35 @@ def _coded_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> Non
         token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.int8)
         if traits.capability >= 89:
             token_codes.round_tokens(_empty(32, hidden, dtype=dtype), torch.float8_e4m3fn)
+
+
+def _table_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:
+    """4-bit codes that name numbers of a table, with scales of each kind. The instructions are those of all generations
+    but for E2M1's in bfloat16, and those of the tables differ in constants, so that few are compiled."""
+    outs, size = 6144, 1024
+    every = full or traits.capability == 90
+    for name in TABLES if every else _TABLES.get(traits.capability, ()):
+        group, scale_dtype = _SCALES[name]
+        words, scale = _empty(outs, words_of(size), dtype=torch.int16), _empty(outs, size // group, dtype=scale_dtype)
+        weight = CodedWeight(name, words, scale, size, group)
+        for few in (1, 8, 64) if full else (1, 8) if name in ("nf4", "e2m1") else (1,):
+            if few == 1 or traits.tensor_cores:
+                skinny_linear.skinny_linear(_empty(few, size, dtype=dtype), weight)
+    if every:
+        skinny_linear.skinny_linear(_empty(64, size, dtype=dtype), weight)
+        scale, outer = _empty(outs, size // 16, dtype=torch.uint8), _empty(outs, 1, dtype=torch.float32)
+        nvfp4 = CodedWeight("e2m1", words, scale, size, 16, outer=outer)
+        skinny_linear.skinny_linear(_empty(1, size, dtype=dtype), nvfp4)
+        quant_decode.decode(nvfp4, dtype)
+
+
+_TABLES = {75: ("nf4",), 80: ("e2m1",)}
+_SCALES = {
+    "nf4": (64, torch.float32),
+    "fp4": (64, torch.float32),
+    "e2m1": (32, torch.uint8),
+    "iq4": (32, torch.float16),
+}
 
 
 def _block_products(traits: DeviceTraits, dtype: torch.dtype, full: bool) -> None:

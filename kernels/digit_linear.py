@@ -24,7 +24,7 @@ from octavo.kernels.row_digits import row_digits
 def suits_digits(weight: CodedWeight, traits: DeviceTraits) -> bool:
     """Whether kernels of digits read these codes on such a device: codes in words, no two scales within 128 columns."""
     one_scale = weight.group % BLOCK == 0 or weight.group >= weight.size
-    return traits.tensor_cores and weight.in_words and one_scale
+    return traits.tensor_cores and weight.in_words and weight.code in ("int4", "int8") and one_scale
 
 
 def launch_digits(

@@ -3,7 +3,8 @@
 Grid: one program a block of BLOCK_N output features, over all of the input. A thread keeps 16 bytes of codes of every
 row of the block in registers (32 weights whose columns lie in four runs of 8, see quant_weight.py) and, loaded once for
 the block, the 32 activations they meet. Codes become float32 by a mask and an exponent (quant_number.py), with an
-offset that is taken from the thread's sum together with the zero point; the group's scale and shift are applied to that
+offset that is taken from the thread's sum together with the zero point, or by a table (table_number.py); the group's
+scale and shift are applied to that
 sum. So a weight costs about 2.7 instructions, of which a card has 5 to 7 in the time that its bytes take. Norm before,
 bias, gated activation and residual after as in linear_gemv.py. Bound by reading the codes once.
 """
@@ -20,6 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.kernels.linear_epilogue import of_outputs
 from octavo.kernels.linear_lines import lines_of, pairs_of, store_lines, words_of, zeros_of
 from octavo.kernels.quant_number import nibble, pair
+from octavo.kernels.table_number import load_table, scale_number, table_numbers
 
 
 @triton.jit(do_not_specialize=["outs"])
@@ -29,6 +31,8 @@ def quant_gemv_kernel(
     words_ptr,
     scale_ptr,
     zero_ptr,
+    table_ptr,
+    outer_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
@@ -50,17 +54,21 @@ def quant_gemv_kernel(
     BEST: tl.constexpr,
     EARLY: tl.constexpr,
     ASM: tl.constexpr,
+    TABLE: tl.constexpr,
+    OUTER: tl.constexpr,
 ):
     """x [ROWS, SIZE] as int32 pairs of float16, or of bfloat16 if BF16; words int32 [outs, blocks * 16], or of 2 outs =
     gate | up if ACT >= 0; scale [outs, groups]; residual, out [ROWS, outs].
 
     ZERO 1: zero uint8 [outs, groups] is taken from the codes instead of OFFSET; 2: it is the shift, added after
-    scaling. NORM 1: norm is int32 pairs as x is; 2: int64 pairs of float32. BEST as in linear_epilogue.py.
+    scaling. TABLE > 0: codes name numbers of a table, which is that of table_number.table_bytes. OUTER: outer, float32
+    [outs], multiplies the scales. NORM 1: norm is int32 pairs as x is; 2: int64 pairs of float32. BEST as in
+    linear_epilogue.py.
     """
     GATED: tl.constexpr = ACT >= 0
     LINES: tl.constexpr = 2 * BLOCK_N if GATED else BLOCK_N
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
-    PER_BLOCK: tl.constexpr = 128 // GROUP if GROUP < 128 else 1  # scales of a block of columns
+    PER_BLOCK: tl.constexpr = 4 if GROUP == 16 else 128 // GROUP if GROUP < 128 else 1  # scales of a block of columns
     RUNS: tl.constexpr = 4 // PER_BLOCK
     WORDS: tl.constexpr = BLOCK_K // 8
     PARTS: tl.constexpr = BLOCK_K // 32  # of four words each, one a thread
@@ -68,6 +76,8 @@ def quant_gemv_kernel(
     word = tl.arange(0, WORDS)
     part = tl.arange(0, PARTS)
     line = lines_of(first, outs, BLOCK_N, LINES)
+    if TABLE > 0:
+        table = load_table(table_ptr)
     # what no kernel of the step writes is asked for before the kernel that computes x has ended
     w, scale, zero = _weights(words_ptr, scale_ptr, zero_ptr, line, word, part, SIZE, GROUP, ZERO)
     if NORM > 0:
@@ -132,21 +142,37 @@ def quant_gemv_kernel(
                 added += (even * (256.0 + OFFSET) + odd * (16.0 + OFFSET),)
             for n in tl.static_range(LINES):
                 total = sums[t * LINES + n]
+                if TABLE > 0:
+                    numbers = table_numbers(this[n], table, TABLE, ASM)
                 for g in tl.static_range(PER_BLOCK):
                     acc = tl.zeros((WORDS,), tl.float32)
                     for q in tl.static_range(g * RUNS, g * RUNS + RUNS):
-                        acc += nibble(this[n], q, 0, ASM) * wide[2 * q]
-                        acc += nibble(this[n], q, 1, ASM) * wide[2 * q + 1]
-                    whole = tl.sum(acc.reshape(PARTS, 4), 1) - added[g]
+                        if TABLE > 0:
+                            acc += numbers[q] * wide[2 * q]
+                            acc += numbers[4 + q] * wide[2 * q + 1]
+                        else:
+                            acc += nibble(this[n], q, 0, ASM) * wide[2 * q]
+                            acc += nibble(this[n], q, 1, ASM) * wide[2 * q + 1]
+                    whole = tl.sum(acc.reshape(PARTS, 4), 1)
+                    if TABLE == 0:
+                        whole -= added[g]
                     if ZERO == 1:
                         whole -= this_zero[n * PER_BLOCK + g].to(tl.float32) * plain[g]
-                    total += whole * this_scale[n * PER_BLOCK + g].to(tl.float32)
+                    total += whole * scale_number(this_scale[n * PER_BLOCK + g], GROUP)
                     if ZERO == 2:
                         total += this_zero[n * PER_BLOCK + g].to(tl.float32) * plain[g]
                 new_sums += (total,)
             new_squares += (square,)
         sums = new_sums
         squares = new_squares
+    if OUTER:
+        outer = ()
+        for n in tl.static_range(LINES):
+            outer += (tl.load(outer_ptr + line[n]),)
+        new_sums = ()
+        for i in tl.static_range(ROWS * LINES):
+            new_sums += (sums[i] * outer[i % LINES],)
+        sums = new_sums
     store_lines(
         sums, squares, (), bias, residual, out_ptr, ids_ptr, outs, eps, SIZE, ROWS, BLOCK_N, NORM > 0, ACT, BEST
     )
@@ -159,15 +185,18 @@ def _weights(
     """Of every line [words] codes, and of every group of a block [parts] scales and zero points or shifts."""
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
     GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
-    PER_BLOCK: tl.constexpr = 128 // GROUP if GROUP < 128 else 1
+    PER_BLOCK: tl.constexpr = 4 if GROUP == 16 else 128 // GROUP if GROUP < 128 else 1
     PER_SCALE: tl.constexpr = GROUP // 128 if GROUP > 128 else 1  # blocks that share a scale
     w = words_of(words_ptr, line, word, BLOCKS * 16)
     scale = ()
     zero = ()
     for n in tl.static_range(len(line)):
         for g in tl.static_range(PER_BLOCK):
-            group = part // (4 * PER_SCALE) * PER_BLOCK + g
-            scale += (tl.load(scale_ptr + line[n] * GROUPS + group, mask=group < GROUPS, other=0.0),)
+            if GROUP == 16:  # half a run of columns each
+                group = part // 4 * 8 + g * 2 + part % 4 // 2
+            else:
+                group = part // (4 * PER_SCALE) * PER_BLOCK + g
+            scale += (tl.load(scale_ptr + line[n] * GROUPS + group, mask=group < GROUPS, other=0),)
             if ZERO > 0:
                 zero += (tl.load(zero_ptr + line[n] * GROUPS + group, mask=group < GROUPS, other=0),)
     return w, scale, zero

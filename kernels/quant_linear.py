@@ -24,6 +24,7 @@ from octavo.kernels.quant_number import E4M3, E4M3_BY_BITS, E4M3_PAIRS, INT8, IN
 from octavo.kernels.quant_tile import quant_tile_kernel
 from octavo.kernels.quant_weight import BLOCK, CodedWeight
 from octavo.kernels.quant_wide_tile import quant_wide_tile_kernel
+from octavo.kernels.table_number import TABLE_NUMBERS, table_bytes
 
 
 def code_of(weight: CodedWeight, device: torch.device, traits: DeviceTraits, pairs: bool = False) -> int:
@@ -61,16 +62,19 @@ def launch_low_bits(
     codes = {"GROUP": group, "OFFSET": weight.offset if weight.zero is None else 0, "ZERO": kind}
     codes["BF16"] = x.dtype == torch.bfloat16
     codes["ASM"] = x.device.type != "cpu"
+    codes["TABLE"] = TABLE_NUMBERS.get(weight.code, 0)
     zero_or_x = x if zero is None else zero
     bias, residual, ids = around["bias"], around["residual"], around["ids"]
     if isinstance(tile, GemvTile):
         norm = around["norm"]
+        table = table_bytes(weight.code, x.device) if codes["TABLE"] else x
+        outer = weight.scale if weight.outer is None else weight.outer
         norm_kind = 0 if norm is None else 2 if norm.dtype == torch.float32 else 1
         pairs = x.view(torch.int32) if norm is None else norm.view(torch.int64 if norm_kind == 2 else torch.int32)
         quant_gemv_kernel[(triton.cdiv(outs, tile.block_n),)](
-            x.view(torch.int32), pairs, weight.codes.view(torch.int32), weight.scale, zero_or_x,
+            x.view(torch.int32), pairs, weight.codes.view(torch.int32), weight.scale, zero_or_x, table, outer,
             bias, residual, out, ids, outs, around["eps"],
-            ROWS=rows, NORM=norm_kind, BLOCK_K=tile.block_k, **codes, **options,
+            ROWS=rows, NORM=norm_kind, OUTER=weight.outer is not None, BLOCK_K=tile.block_k, **codes, **options,
         )  # fmt: skip
         return
     parts = around["parts"]
@@ -87,7 +91,7 @@ def launch_low_bits(
         shared = handed_in(x.device, tile, outs, rows, gated)
         quant_wide_tile_kernel[grid](
             *tensors, *shared, rows, outs, parts, around["eps"],
-            BITS=4 if weight.code == "int4" else 8, SPLIT=tile.split, **options,
+            BITS=4 if weight.four_bit else 8, SPLIT=tile.split, **options,
         )  # fmt: skip
     else:
         quant_tile_kernel[grid](
@@ -139,9 +143,10 @@ def choose_coded_tile(
     Measured on an H200 with the shapes of an 8B model. One row of 4-bit codes and of E4M3 is faster by multiply-adds
     (51 against 80 and 81 against 114 us a layer), of int8 by tensor cores (69 against 80 us, each product alone).
     """
+    four_bit = code not in ("int8", "e4m3")
     if rows <= _gemv_rows(code, traits):
-        return _four_bit_gemv(group, outs, size, gated, traits) if code == "int4" else GemvTile(4, 1024, 4)
-    if code == "int4":
+        return _four_bit_gemv(code, group, outs, size, gated, traits) if four_bit else GemvTile(4, 1024, 4)
+    if four_bit:
         return _four_bit_tile(rows, size, gated)
     if rows > 16:
         return DotTile(64, 64, 128, 3, 4) if gated or outs > size else DotTile(32, 64, 128, 4, 4)
@@ -160,7 +165,7 @@ def choose_wide_tile(code: str, rows: int, outs: int, size: int, gated: bool, tr
     Measured on an H200 with 64 rows of an 8B and a 0.5B model and groups of 128, in a layer's order: 113 and 39 us a
     layer of int4, 99 and 36 of int8, where programs that had an output's whole input took 238, 52, 220 and 47.
     """
-    rows_padded, bits, multiprocessors = 32 if rows <= 32 else 64, 4 if code == "int4" else 8, traits.multiprocessors
+    rows_padded, bits, multiprocessors = 32 if rows <= 32 else 64, 8 if code == "int8" else 4, traits.multiprocessors
     # a program that shares its outputs has at least 8 turns of the input, or handing in costs more than it gains
     most = 1 if gated else max(1, min(4, triton.cdiv(size, BLOCK) // 8))
 
@@ -198,13 +203,15 @@ def _gemv_rows(code: str, traits: DeviceTraits) -> int:
     """Rows up to which multiply-adds are faster, or all there is."""
     if not traits.tensor_cores:
         return 1
-    return {"int4": 1, "e4m3": 2, "int8": 0}[code]
+    return {"e4m3": 2, "int8": 0}.get(code, 1)
 
 
-def _four_bit_gemv(group: int, outs: int, size: int, gated: bool, traits: DeviceTraits) -> GemvTile:
+def _four_bit_gemv(code: str, group: int, outs: int, size: int, gated: bool, traits: DeviceTraits) -> GemvTile:
     # a thread has 32 columns; a row in one turn, if it is not too long, saves the registers of the next one
     warps = 2 if size > 4096 else 4 if size > 2048 else 2 if size > 1024 else 1
-    lines = 8 if group >= BLOCK else 4  # scales of smaller groups take registers too
+    # scales of smaller groups take registers too, but lookups gain more by sharing activations (counted, not measured)
+    looked_up = code in TABLE_NUMBERS and size <= 4096 and (group >= 64 or code == "e2m1")
+    lines = 8 if group >= BLOCK or looked_up else 4
     least = 4 if gated else 2
     while lines > least and outs * (2 if gated else 1) // lines * warps < 6 * traits.multiprocessors:
         lines //= 2

@@ -20,6 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.kernels.linear_epilogue import of_tile, store_tile
 from octavo.kernels.linear_slices import activations, along_columns, along_rows, outputs, slices
 from octavo.kernels.quant_number import four_bit_operand
+from octavo.kernels.table_number import scale_number, table_operand
 
 
 @triton.jit(do_not_specialize=["rows", "outs", "parts"])
@@ -58,13 +59,14 @@ def quant_tile_kernel(
     EARLY: tl.constexpr,
     BF16: tl.constexpr,
     ASM: tl.constexpr,
+    TABLE: tl.constexpr,
 ):
     """x [rows, SIZE]; words int16 [outs, blocks * 32], or of 2 outs = gate | up if ACT >= 0; scale [outs, groups];
     residual, out [rows, outs].
 
     ZERO 1: zero uint8 [outs, groups] is taken from the codes instead of OFFSET; 2: it is the shift, added after
-    scaling. SLICES > 1: so many blocks of columns a turn. A program computes TILES blocks of outputs, which share the
-    activations. PARTS, NEXT and BEST as in linear_epilogue.py.
+    scaling. TABLE > 0: codes name numbers of a table (table_number.py). SLICES > 1: so many blocks of columns a turn. A
+    program computes TILES blocks of outputs, which share activations. PARTS, NEXT and BEST as in linear_epilogue.py.
     """
     GATED: tl.constexpr = ACT >= 0
     BLOCKS: tl.constexpr = (SIZE + 127) // 128
@@ -130,7 +132,10 @@ def quant_tile_kernel(
                     total = tl.dot(tl.full(w[0].shape, 1.0, x.dtype), x, total, input_precision="ieee")
                 more = ()
                 for i in tl.static_range(LINES):
-                    number = four_bit_operand(w[i], q, LESS, x.dtype, BF16, ASM)
+                    if TABLE > 0:
+                        number = table_operand(w[i], q, x.dtype, TABLE, ASM)
+                    else:
+                        number = four_bit_operand(w[i], q, LESS, x.dtype, BF16, ASM)
                     more += (tl.dot(number, x, parts_of[i], input_precision="ieee"),)
                 parts_of = more
             new_sums = ()
@@ -176,7 +181,7 @@ def _scaled(part, total, scale, zero, ZERO: tl.constexpr):
         part -= (zero + 16.0) * total
     if ZERO == 2:
         part -= 16.0 * total
-    part *= tl.expand_dims(scale.to(tl.float32), axis)
+    part *= tl.expand_dims(scale_number(scale, 0), axis)
     if ZERO == 2:
         part += zero * total
     return part

@@ -16,18 +16,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.kernels.code_tables import TABLES
+
 BLOCK = 128  # columns whose codes are interleaved
 _RUN = 1 << 24  # codes put into order at a time: some ten megabytes
 
 
 @dataclass(frozen=True, slots=True)
 class CodedWeight:
-    """A weight [outs, size] = (code - offset or zero) * scale + shift.
+    """A weight [outs, size] = (code - offset or zero) * scale + shift, or table[code] * scale * outer.
 
-    codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" int16 [outs, blocks * 32], "int8" in words int16
-    [outs, blocks * 64]. scale [outs, groups], a group being `group` columns: a multiple of 32, of 128 in E4M3, or the
-    whole row, which it always is in int8. zero uint8 and shift [outs, groups] where there are any. Blocks of GGUF are a
-    kind of their own: gguf_weight.py.
+    codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" and the names of tables (code_tables.py) int16
+    [outs, blocks * 32], "int8" in words int16 [outs, blocks * 64]. scale [outs, groups], a group being `group` columns: a
+    multiple of 32, of 128 in E4M3, or the whole row, which it always is in int8. Of tables, scales may be uint8, which is
+    E8M0, or E4M3 if a group is 16 columns, as one row and decoding have it, with outer float32 [outs, 1]. zero uint8 and
+    shift [outs, groups] where there are any, not with tables. Blocks of GGUF are a kind of their own: gguf_weight.py.
     """
 
     code: str
@@ -38,6 +41,7 @@ class CodedWeight:
     offset: int = 0
     zero: Tensor | None = None
     shift: Tensor | None = None
+    outer: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,7 +51,12 @@ class CodedWeight:
     @property
     def in_words(self) -> bool:
         """Whether codes are interleaved."""
-        return self.code in ("int4", "int8") and self.codes.dtype == torch.int16
+        return (self.four_bit or self.code == "int8") and self.codes.dtype == torch.int16
+
+    @property
+    def four_bit(self) -> bool:
+        """Whether a word holds four codes."""
+        return self.code == "int4" or self.code in TABLES
 
     @property
     def scale_columns(self) -> int:
@@ -57,12 +66,15 @@ class CodedWeight:
     @property
     def nbytes(self) -> int:
         """What a product has to read."""
-        planes = (self.codes, self.scale, self.zero, self.shift)
+        planes = (self.codes, self.scale, self.zero, self.shift, self.outer)
         return sum(plane.numel() * plane.element_size() for plane in planes if plane is not None)
 
     def plain(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """[outs, size] in plain numbers."""
-        if self.code == "int4":
+        if self.code in TABLES:
+            table = torch.tensor(TABLES[self.code], device=self.codes.device)
+            numbers = table[separate_codes(self.codes, self.size).int()].to(dtype)
+        elif self.code == "int4":
             numbers = separate_codes(self.codes, self.size).to(dtype)
         elif self.code == "e4m3":
             numbers = self.codes.view(torch.float8_e4m3fn).to(dtype)
@@ -74,7 +86,10 @@ class CodedWeight:
             return plane.to(dtype).repeat_interleave(self.group, 1)[:, : self.size]
 
         numbers = numbers - (self.offset if self.zero is None else spread(self.zero))
-        numbers = numbers * spread(self.scale)
+        scale = self.scale
+        if scale.dtype == torch.uint8:
+            scale = scale.view(torch.float8_e4m3fn if self.group == 16 else torch.float8_e8m0fnu)
+        numbers = numbers * spread(scale if self.outer is None else scale.to(dtype) * self.outer)
         return numbers if self.shift is None else numbers + spread(self.shift)
 
 

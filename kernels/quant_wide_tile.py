@@ -20,6 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.kernels.linear_epilogue import of_outputs, store_tile
 from octavo.kernels.linear_split import summed_by_last
 from octavo.kernels.quant_number import eight_bit_operand, four_bit_operand, scaled_by_pair, scaled_operand
+from octavo.kernels.table_number import scale_number, table_operand
 
 
 @triton.jit(do_not_specialize=["rows", "outs", "parts"])
@@ -60,10 +61,12 @@ def quant_wide_tile_kernel(
     EARLY: tl.constexpr,
     BF16: tl.constexpr,
     ASM: tl.constexpr,
+    TABLE: tl.constexpr,
 ):
     """x [rows, SIZE]; words int16 [outs, blocks * 32] of 4-bit codes with what quant_tile.py says of them, or
     [outs, blocks * 64] of int8 codes with scale [outs, 1], twice as many outputs = gate | up if ACT >= 0; residual, out
-    [rows, outs]. PARTS, NEXT and BEST as in linear_tile.py; SPLIT, partial and tickets as in linear_split.py.
+    [rows, outs]. TABLE > 0: codes name numbers of a table (table_number.py). PARTS, NEXT and BEST as in linear_tile.py;
+    SPLIT, partial and tickets as in linear_split.py.
     """
     GATED: tl.constexpr = ACT >= 0
     LINES: tl.constexpr = 2 if GATED else 1
@@ -74,7 +77,7 @@ def quant_wide_tile_kernel(
     # scales by loads of 4 bytes, of two groups, since loads of fewer bytes are not put into shared memory ahead
     PAIRS: tl.constexpr = ASM and BF16
     SAME: tl.constexpr = ASM and scale_ptr.dtype.element_ty == x_ptr.dtype.element_ty
-    PAIRED: tl.constexpr = BITS == 4 and GROUP == 128 and BLOCKS % 2 == 0 and SAME
+    PAIRED: tl.constexpr = BITS == 4 and GROUP == 128 and BLOCKS % 2 == 0 and SAME and TABLE == 0
     TURNS: tl.constexpr = BLOCKS // 2 if PAIRED else BLOCKS
     EACH: tl.constexpr = (TURNS + SPLIT - 1) // SPLIT
     first = tl.program_id(0) * BLOCK_N
@@ -116,10 +119,16 @@ def quant_wide_tile_kernel(
                 else:
                     four = ()
                     for q in tl.static_range(4):
-                        code = four_bit_operand(w, q, 16 + OFFSET if ZERO == 0 else 16, x.dtype, BF16, ASM)
+                        if TABLE > 0:  # in float16 where bfloat16 would round once more
+                            code = table_operand(w, q, tl.float16, TABLE, ASM)
+                        else:
+                            code = four_bit_operand(w, q, 16 + OFFSET if ZERO == 0 else 16, x.dtype, BF16, ASM)
                         if ZERO == 1:
                             code -= _of_group(zero_ptr, line[i], block, q, SIZE, GROUP).to(x.dtype)
-                        if PAIRED:
+                        if TABLE > 0:
+                            its = scale_number(_of_group(scale_ptr, line[i], block, q, SIZE, GROUP), GROUP)
+                            code = (code.to(tl.float32) * its).to(x.dtype)
+                        elif PAIRED:
                             code = scaled_by_pair(code, scale[i], shift[i], h, ZERO == 2, BF16)
                         else:
                             its = _of_group(scale_ptr, line[i], block, q, SIZE, GROUP)

@@ -229,6 +229,8 @@ def suits_codes(rows: int, weight: CodedWeight, dtype: torch.dtype, device: torc
     most = 1
     if device_traits(device).tensor_cores:
         most = MAX_ROWS_OF_WORDS if weight.in_words else MAX_ROWS
+    if weight.outer is not None:  # and groups of 16 columns, of which tiles multiply 32 at a time
+        most = 1
     return dtype in (torch.bfloat16, torch.float16) and 1 <= rows <= most
 
 

@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from octavo.kernels.code_tables import TABLES
+
 Decoder = Callable[[Tensor], Tensor]
 
 # Just under the 32,768 elements from which torch splits an operation over threads: a chunk stays on the thread that
@@ -26,7 +28,7 @@ def decode_blocks(blocks: Tensor, type_name: str) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _constant(values: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A table where it is needed: a step that is captured as a graph must not copy it there."""
     return torch.tensor(values, dtype=dtype, device=device)
 
@@ -155,23 +157,23 @@ def _q6_k(blocks: Tensor) -> Tensor:
     return _scaled(quants, scales)
 
 
-# The non-linear 4-bit grid of IQ4_NL and IQ4_XS (GGML block formats).
-_IQ4_GRID = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-
-
 def _on_iq4_grid(quants: Tensor) -> Tensor:
-    return _constant(_IQ4_GRID, torch.float32, quants.device)[quants.int()]
+    return _constant(TABLES["iq4"], torch.float32, quants.device)[quants.int()]
 
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
     return _on_iq4_grid(_nibbles(blocks[:, 2:]).flatten(1)).mul_(_half(blocks, 0))
 
 
-def _iq4_xs(blocks: Tensor) -> Tensor:
+def iq4_xs_scales(blocks: Tensor) -> Tensor:
+    """float32 [blocks, 8] of IQ4_XS blocks, uint8 [blocks, 136]: a scale for 32 columns."""
     low_scales = torch.stack((blocks[:, 4:8] & 0x0F, blocks[:, 4:8] >> 4), dim=-1).flatten(1)
     high_scales = torch.stack(tuple((blocks[:, 2:4] >> by) & 3 for by in (0, 2, 4, 6)), dim=-1).flatten(1)
-    scales = (low_scales | (high_scales << 4)).float().sub_(32).mul_(_half(blocks, 0))
-    return _scaled(_on_iq4_grid(_nibbles(blocks[:, 8:].reshape(-1, 8, 16))), scales)
+    return (low_scales | (high_scales << 4)).float().sub_(32).mul_(_half(blocks, 0))
+
+
+def _iq4_xs(blocks: Tensor) -> Tensor:
+    return _scaled(_on_iq4_grid(_nibbles(blocks[:, 8:].reshape(-1, 8, 16))), iq4_xs_scales(blocks))
 
 
 # Twice the numbers of E2M1 (OCP Microscaling specification), for scales that are halved in turn.

@@ -1,13 +1,13 @@
 """Weights as the blocks of a GGUF file: scales and codes of 32 or 256 neighbours of a row together, untouched.
 
 The plane `blocks` is uint8 [out, blocks of a row * bytes of a block]. Products decode a run of rows at a time. On a GPU
-with kernels for a type, planes of another order take the place of the blocks (gpu_blocks.py).
+with kernels for a type, planes of another order take the place of the blocks (gpu_blocks.py, gpu_tables.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from octavo.engine.load.gguf_types import GGML_TYPES
 from octavo.engine.quant.base import Format, LinearSpec, Packed
 from octavo.engine.quant.grouped import put
 from octavo.kernels.gguf_weight import BlockWeight
+from octavo.kernels.quant_weight import CodedWeight
 
 _CUDA_CHUNK = 1 << 23  # entries decoded at a time: their float32 copies take some hundred megabytes
 _TYPES = {kind.name: kind for kind in GGML_TYPES.values()}
@@ -47,7 +48,7 @@ class BlockFormat(Format):
         return True
 
     def dequantize(self, packed: Packed, rows: Tensor | None = None) -> Tensor:
-        if isinstance(packed.fused, BlockWeight):
+        if packed.fused is not None:
             return _decode_planes(packed.fused, rows, packed.dtype)
         blocks = packed.planes["blocks"]
         if rows is not None:
@@ -59,7 +60,7 @@ class BlockFormat(Format):
         return out
 
     def linear(self, x: Tensor, packed: Packed) -> Tensor:
-        if isinstance(packed.fused, BlockWeight):
+        if packed.fused is not None:
             return F.linear(x, _decode_planes(packed.fused, None, x.dtype), packed.bias)
         y = self._product(x, packed.planes["blocks"], packed)
         return y if packed.bias is None else y.add_(packed.bias)
@@ -118,10 +119,14 @@ def block_format(kind: str, shape: tuple[int, ...]) -> BlockFormat | None:
     return BlockFormat(kind) if size > 1 and len(shape) >= 2 and shape[-1] % size == 0 else None
 
 
-def _decode_planes(weight: BlockWeight, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _decode_planes(weight: CodedWeight, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
     """[out, in], or int64 rows of it. Such weights are where kernels can run."""
     from octavo.kernels.gguf_decode import decode_planes
+    from octavo.kernels.quant_decode import decode
 
+    if not isinstance(weight, BlockWeight):
+        picked = weight if rows is None else replace(weight, codes=weight.codes[rows], scale=weight.scale[rows])
+        return decode(picked, dtype)
     return decode_planes(weight, dtype, None if rows is None else rows.contiguous())
 
 

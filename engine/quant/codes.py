@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from octavo.kernels.code_tables import TABLES
+
 
 class Code(ABC):
     """One way to store a number. Codes are values: equal ones are interchangeable."""
@@ -174,32 +176,6 @@ def _divided(groups: Tensor, scales: Tensor) -> Tensor:
     return groups / scales.unsqueeze(-1)
 
 
-# NF4: the quantiles of a normal distribution (QLoRA, Dettmers et al. 2023, appendix E). FP4: the library's own order of
-# {0, 1/192, 1/6, 1/4, 1/3, 1/2, 2/3, 1} and their negatives (bitsandbytes). E2M1: the OCP Microscaling specification.
-_FP4 = (0.0, 0.0052083333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-TABLES: dict[str, tuple[float, ...]] = {
-    "nf4": (
-        -1.0,
-        -0.6961928009986877,
-        -0.5250730514526367,
-        -0.39491748809814453,
-        -0.28444138169288635,
-        -0.18477343022823334,
-        -0.09105003625154495,
-        0.0,
-        0.07958029955625534,
-        0.16093020141124725,
-        0.24611230194568634,
-        0.33791524171829224,
-        0.44070982933044434,
-        0.5626170039176941,
-        0.7229568362236023,
-        1.0,
-    ),
-    "fp4": (*_FP4, *(-value for value in _FP4)),
-    "e2m1": (*_E2M1, *(-value for value in _E2M1)),
-}
 INT8 = SignedCode()
 FLOAT8 = Float8Code()
 NF4 = TableCode("nf4")

@@ -1,4 +1,4 @@
-"""int4, int8 and E4M3 weights on a GPU through kernels that read the codes: see kernels/quant_linear.py.
+"""int4, nf4, fp4, E2M1, int8 and E4M3 weights on a GPU through kernels that read the codes: see quant_linear.py.
 
 Up to 64 rows (one without tensor cores) a product decodes on the way to the multipliers, and what stands around it is
 folded in; for more, the weight is decoded to 16 bit by one kernel and multiplied by the library. Formats that round
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.engine.quant.base import ROW_BUCKETS, Format, LinearSpec, Packed
-from octavo.engine.quant.codes import UnsignedCode
+from octavo.engine.quant.codes import TableCode, UnsignedCode
 from octavo.engine.quant.dynamic import DynamicInt8Format, Float8Format, LLMInt8Format, has_float8_units
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import Fused, Product, register
@@ -26,10 +26,11 @@ from octavo.kernels.linear_tiles import tickets_of
 from octavo.kernels.quant_decode import decode
 from octavo.kernels.quant_weight import BLOCK, CodedWeight
 from octavo.kernels.skinny_linear import skinny_linear
+from octavo.kernels.table_number import table_bytes, table_of
 from octavo.kernels.token_codes import round_tokens, scale_sums
 
 _SHARED_INPUT_ROWS = 256  # up to which that gains more than a launch for the scales costs
-_TENSOR_CORES = (8, 0)  # from this compute capability on, Triton's dot reaches them
+TENSOR_CORES = (8, 0)  # from this compute capability on, Triton's dot reaches them
 
 
 def four_bit(form: Format, packed: Packed) -> CodedWeight:
@@ -41,6 +42,28 @@ def four_bit(form: Format, packed: Packed) -> CodedWeight:
     zero, shift = planes.get("zero"), planes.get("shift")
     tickets_of(planes["words"].device)
     return CodedWeight("int4", planes["words"], planes["scale"], packed.in_dim, group, form.code.offset, zero, shift)
+
+
+def by_table(form: Format, packed: Packed) -> CodedWeight:
+    """A finished weight whose codes name numbers of a table."""
+    assert isinstance(form, GroupedFormat)
+    assert isinstance(form.code, TableCode)
+    words, scale = packed.planes["words"], packed.planes["scale"]
+    if scale.is_floating_point() and scale.element_size() == 1:
+        scale = scale.view(torch.uint8)
+    outer = packed.planes.get("outer")
+    if form.outer == "over":
+        assert outer is not None
+        outer = 1.0 / outer
+    ready(form.code.name, words.device)
+    return CodedWeight(form.code.name, words, scale, packed.in_dim, form.group or packed.in_dim, outer=outer)
+
+
+def ready(table: str, device: torch.device) -> None:
+    """Puts what kernels of a table read where it is needed, before a graph is captured."""
+    tickets_of(device)
+    table_of(table, device)
+    table_bytes(table, device)
 
 
 def eight_bit(form: Format, packed: Packed) -> CodedWeight:
@@ -137,6 +160,10 @@ def _four_bit_fits(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
     return isinstance(form, GroupedFormat) and form.interleaves(spec) and _sixteen_bit(dtype)
 
 
+def _tiles_fit(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
+    return _four_bit_fits(form, spec, dtype) and isinstance(form, GroupedFormat) and not form.outer
+
+
 def _by_row(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
     return (
         isinstance(form, GroupedFormat)
@@ -180,10 +207,11 @@ def _sixteen_bit(dtype: torch.dtype) -> bool:
     return dtype in (torch.bfloat16, torch.float16)
 
 
-register(Fused(four_bit, "uint4", "cuda", _four_bit_fits))
-register(Product(decoded, "uint4", "cuda", fits=_four_bit_fits))
-register(Product(by_codes, "uint4", "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_four_bit_fits))
-register(Product(by_codes, "uint4", "cuda", rows=(1, 1), fits=_four_bit_fits))
+for _layout in ("uint4", "nf4", "fp4", "e2m1"):
+    register(Fused(four_bit if _layout == "uint4" else by_table, _layout, "cuda", _four_bit_fits))
+    register(Product(decoded, _layout, "cuda", fits=_four_bit_fits))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=TENSOR_CORES, fits=_tiles_fit))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_four_bit_fits))
 register(Product(whole_numbers, "int8", "cuda", rows=(17, None), fits=_whole_numbers_fit))
 register(
     Product(eight_bit_floats, "float8_e4m3", "cuda", rows=(17, None), capability=(8, 9), fits=_eight_bit_floats_fit)
@@ -191,8 +219,8 @@ register(
 for _layout in ("int8", "float8_e4m3"):
     register(Fused(eight_bit, _layout, "cuda", _by_row))
     register(Product(decoded, _layout, "cuda", fits=_keeps_activations))
-    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_keeps_activations))
-    register(Product(by_codes, _layout, "cuda", rows=(1, 16), capability=_TENSOR_CORES, fits=_by_row))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=TENSOR_CORES, fits=_keeps_activations))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 16), capability=TENSOR_CORES, fits=_by_row))
     register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_by_row))
 register(Fused(eight_bit, "float8_e4m3", "cuda", _by_groups))
 register(Product(decoded, "float8_e4m3", "cuda", fits=_by_groups))

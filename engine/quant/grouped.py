@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.engine.quant.base import Format, LinearSpec, Packed
-from octavo.engine.quant.codes import Code, SignedCode, UnsignedCode
+from octavo.engine.quant.codes import E2M1, Code, SignedCode, TableCode, UnsignedCode
 from octavo.engine.sending import send
 from octavo.kernels.device import device_traits
 from octavo.kernels.quant_weight import (
@@ -130,9 +130,14 @@ class GroupedFormat(Format):
         """Whether the kernels of codes in words read such a linear."""
         if isinstance(self.code, SignedCode):
             return not (self.group or self.zeros or self.shifts or self.outer or self.ordered)
-        special = self.ordered or self.outer or (self.zeros and self.shifts)
-        four_bit = isinstance(self.code, UnsignedCode) and self.code.bits == 4
+        if self.outer:  # NVFP4
+            return self.code == E2M1 and self.scale_dtype == torch.float8_e4m3fn and self._of_sixteen(spec.in_dim)
+        special = self.ordered or (self.zeros and self.shifts)
+        four_bit = isinstance(self.code, UnsignedCode | TableCode) and self.code.bits == 4
         return four_bit and not special and groups_suit(spec.in_dim, self.group or spec.in_dim)
+
+    def _of_sixteen(self, in_dim: int) -> bool:
+        return self.group == 16 and in_dim % 16 == 0 and not (self.ordered or self.zeros or self.shifts)
 
     def interleave(self, packed: Packed) -> None:
         """Puts the codes of a linear that is complete into the order of the kernels."""

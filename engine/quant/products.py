@@ -60,6 +60,7 @@ _KERNELS = {
     "cpu": ("octavo.engine.quant.cpu_int",),
     "cuda": (
         "octavo.engine.quant.gpu_codes",
+        "octavo.engine.quant.gpu_tables",
         "octavo.engine.quant.gpu_blocks",  # without this line, GGUF blocks are decoded for every product
     ),
 }

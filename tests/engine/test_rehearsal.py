@@ -149,7 +149,7 @@ def really_launching(capability: int, note: Callable[[str], None]) -> Iterator[N
 
 
 @pytest.mark.parametrize(
-    ("quantization", "target"), [("none", 90), ("int4", 90), ("q4_k_m", 90), ("q4_0", 75), ("fp8", 89)]
+    ("quantization", "target"), [("none", 90), ("int4", 90), ("nf4", 80), ("q4_k_m", 90), ("q4_0", 75), ("fp8", 89)]
 )
 def test_each_job_is_what_a_launch_looks_for_and_no_launch_looks_for_anything_else(
     quantization: str, target: int, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gguf_cases import random_blocks
 from layer_cases import replays
 from token_cases import assert_rounded, loud_tokens
 from torch import Tensor
@@ -11,18 +12,20 @@ from torch import Tensor
 from octavo.engine.model.ops_triton import TritonOps
 from octavo.engine.quant import FORMATS
 from octavo.engine.quant.base import LinearSpec, Packed, Part, WeightRef, multiply
-from octavo.engine.quant.codes import FLOAT8, INT8, UnsignedCode
+from octavo.engine.quant.blocks import BlockFormat
+from octavo.engine.quant.codes import E2M1, FLOAT8, INT8, NF4, UnsignedCode
 from octavo.engine.quant.dynamic import has_float8_units
 from octavo.engine.quant.gpu_codes import of_tokens
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import choose
+from octavo.kernels.code_tables import TABLES
 from octavo.kernels.device import device_traits
 from octavo.kernels.digit_linear import digit_row_tile, digit_tile, suits_digits
 from octavo.kernels.head_argmax import head_argmax
 from octavo.kernels.linear_tiles import DotTile, tickets_of
 from octavo.kernels.quant_decode import decode
 from octavo.kernels.quant_linear import choose_coded_tile
-from octavo.kernels.quant_weight import coded_reference
+from octavo.kernels.quant_weight import CodedWeight, coded_reference, interleave_codes
 from octavo.kernels.rms_norm import add_rms_norm
 from octavo.kernels.skinny_linear import folds_norm, skinny_linear, skinny_linear_add, skinny_linear_reference
 from octavo.kernels.token_codes import round_tokens, round_tokens_reference
@@ -48,6 +51,10 @@ FORMS = {
     "groups of 32, shifts": GroupedFormat("any", SIGNED, 32, None, shifts=True, quantizes=False),
     "groups of 256": GroupedFormat("any", SIGNED, 256, None, shifts=True, quantizes=False),
     "one group": GroupedFormat("any", SYMMETRIC, 0, torch.bfloat16, quantizes=False),
+    "nf4": FORMATS["nf4"],
+    "fp4": FORMATS["fp4"],
+    "nf4 by 256": GroupedFormat("nf4", NF4, 256, torch.float32),
+    "MXFP4": GroupedFormat("MXFP4", E2M1, 32, torch.float8_e8m0fnu, quantizes=False),
     "FP8 rows": GroupedFormat("FP8", FLOAT8, 0, torch.float32, quantizes=False),
     "FP8 blocks": GroupedFormat("FP8", FLOAT8, 128, torch.float32, quantizes=False),
     "int8 rows": GroupedFormat("any", INT8, 0, torch.bfloat16, quantizes=False),
@@ -88,6 +95,8 @@ def random_plane(plane: Tensor, form: GroupedFormat, size: int) -> Tensor:
     if plane.dtype == torch.uint8:
         most = 256 if shape[1] == form.code.columns(size) else 17  # codes, or zero points
         return torch.randint(0, most, shape, device=CUDA, dtype=torch.uint8)
+    if plane.dtype == torch.float8_e8m0fnu:  # powers of two less 127: weights of up to six times as much
+        return torch.randint(117, 120, shape, device=CUDA, dtype=torch.uint8).view(plane.dtype)
     step = size**-0.5 / (6 if form.code.bits == 4 else 100)
     return ((torch.rand(shape, device=CUDA) + 0.5) * step).to(plane.dtype)
 
@@ -261,6 +270,61 @@ def test_decoded_weights_are_the_reference(name):
     _, _, packed = held(name, 96, 584)
     exact = coded_reference(packed.fused)
     torch.testing.assert_close(decode(packed.fused, torch.float32), exact, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_every_code_is_its_number_of_the_table(name):
+    """By each kernel: activations that pick one column each, of scales of one."""
+    codes = torch.arange(16, dtype=torch.uint8, device=CUDA).repeat(8 * 32)
+    words = interleave_codes((codes[::2] | codes[1::2] << 4).view(32, 64), 128)
+    weight = CodedWeight(name, words, torch.ones(32, 2, device=CUDA), 128, 64)
+    table = torch.tensor(TABLES[name], device=CUDA)
+    torch.cuda.synchronize()
+    assert torch.equal(decode(weight, torch.float32), table[codes.int()].view(32, 128))
+    for dtype in (torch.float16, torch.bfloat16):
+        picks = torch.eye(128, device=CUDA, dtype=dtype)
+        for rows in (1, 8, 64) if device_traits(CUDA).tensor_cores else (1,):
+            found = torch.cat([skinny_linear(some, weight) for some in picks.split(rows)])
+            # looked up in float16, where bfloat16 may then round to its other neighbour
+            torch.testing.assert_close(found.float(), table[codes.int()].view(32, 128).T, rtol=5e-3, atol=0)
+
+
+@pytest.mark.parametrize("outer", ["times", "over"])
+@pytest.mark.parametrize("size", [4096, 592])
+def test_groups_of_16_columns_with_a_scale_of_the_whole(size, outer):
+    spec = LinearSpec("w", (Part("w", 1000),), size)
+    form = GroupedFormat("NVFP4", E2M1, 16, torch.float8_e4m3fn, outer=outer, quantizes=False)
+    packed = form.allocate(spec, torch.bfloat16, CUDA)
+    scale = (torch.rand(1000, size // 16, device=CUDA) * 400).to(torch.float8_e4m3fn)
+    whole = torch.full((1000, 1), 1e-4 if outer == "times" else 1e4, device=CUDA)
+    codes = torch.randint(0, 256, (1000, size // 2), dtype=torch.uint8, device=CUDA)
+    form.pack(packed, spec, {"codes": codes, "scale": scale, "outer": whole})
+    before = form.dequantize(packed)
+    form.finish(packed, spec)
+    choose(form, packed, spec, CUDA)
+    torch.cuda.synchronize()
+    weight = coded_reference(packed.fused, torch.float64)
+    torch.testing.assert_close(before, weight.bfloat16(), rtol=8e-3, atol=0)
+    torch.testing.assert_close(decode(packed.fused, torch.float32).double(), weight, rtol=1e-6, atol=0)
+    for rows in (1, 2, 40, 300):
+        x = torch.randn(rows, size, device=CUDA).bfloat16()
+        assert error(multiply(form, x, packed), x.double() @ weight.T) < 5e-3, rows
+
+
+@pytest.mark.parametrize("kind", ["IQ4_NL", "IQ4_XS", "MXFP4"])
+def test_blocks_of_files_whose_codes_name_numbers_of_a_table(kind):
+    spec, form = LinearSpec("w", (Part("w", 1000),), 1024), BlockFormat(kind)
+    packed = form.allocate(spec, torch.bfloat16, CUDA)
+    packed.planes["blocks"].copy_(random_blocks(kind, 1000, 1024, CUDA))
+    weight = form.dequantize(packed)
+    choose(form, packed, spec, CUDA)
+    torch.cuda.synchronize()
+    assert "blocks" not in packed.planes
+    assert torch.equal(form.dequantize(packed), weight)
+    assert torch.equal(form.dequantize(packed, torch.tensor([3, 0], device=CUDA)), weight[[3, 0]])
+    for rows in (1, 2, 16, 40, 300):
+        x = torch.randn(rows, 1024, device=CUDA).bfloat16()
+        assert error(multiply(form, x, packed), x.double() @ weight.double().T) < 5e-3, rows
 
 
 @pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])

@@ -2,15 +2,9 @@
 
 import pytest
 import torch
-from instructions import bfloat16s, carry_out
+from instructions import bfloat16s, carry_out, float16s
 
 from octavo.kernels.gguf_number import FIVE_INTO_BFLOAT16, FIVE_INTO_FLOAT16
-
-
-def float16s(register: torch.Tensor) -> torch.Tensor:
-    """The two numbers of 32-bit registers (int64 [N]) as float64 [N, 2], the lower half first."""
-    halves = torch.stack((register & 0xFFFF, register >> 16), 1)
-    return halves.to(torch.uint16).view(torch.float16).double()
 
 
 @pytest.mark.parametrize(

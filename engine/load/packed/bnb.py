@@ -15,9 +15,10 @@ from octavo.engine.errors import UnsupportedModelError
 from octavo.engine.load.checkpoint import TensorInfo
 from octavo.engine.load.packed.bits import halves
 from octavo.engine.load.packed.scheme import Planes, Read, Scheme, StoredWeight
-from octavo.engine.quant.codes import TABLES, TableCode
+from octavo.engine.quant.codes import TableCode
 from octavo.engine.quant.dynamic import LLMInt8Format
 from octavo.engine.quant.grouped import GroupedFormat
+from octavo.kernels.code_tables import TABLES
 
 _NESTED_BLOCK = 256
 _STATE = "weight.quant_state.bitsandbytes__"

@@ -11,6 +11,7 @@ import torch
 from octavo.engine.model.build import build_model, build_random
 from octavo.engine.model.formats import FormatChoice, weight_bytes
 from octavo.engine.model.spec import ModelSpec
+from octavo.engine.quant.products import find_all, find_fused
 
 CPU = torch.device("cpu")
 
@@ -49,6 +50,18 @@ def test_a_rounded_model_says_almost_what_the_exact_one_says(
         if one is merged.weights.layers[0]:
             error = (gate_up[:100] - wanted).norm() / wanted.norm()
             assert 0 < error < 0.15
+
+
+def test_every_product_of_a_model_in_nf4_has_kernels_on_a_gpu(
+    memory_checkpoint: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    model = build(memory_checkpoint(hidden_size=64, intermediate_size=96, head_dim=16), quantization="nf4")
+    for layer in model.weights.layers:
+        for ref in (*layer.qkv, layer.o, *layer.gate_up, layer.down):
+            assert ref.format.name == "nf4"
+            assert find_fused(ref.format, ref.spec, torch.bfloat16, torch.device("cuda")) is not None
+            assert all(find_all(ref.format, ref.spec, torch.bfloat16, torch.device("cuda")))
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4", "nf4", "fp8"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 import torch
 
 from octavo.engine.quant import FORMATS, gpu_codes, products
 from octavo.engine.quant.base import ROW_BUCKETS, LinearSpec, Packed, Part, WeightRef, multiply
-from octavo.engine.quant.codes import FLOAT8, UnsignedCode
+from octavo.engine.quant.blocks import BlockFormat
+from octavo.engine.quant.codes import E2M1, FLOAT8, FP4, NF4, TableCode, UnsignedCode
 from octavo.engine.quant.cpu_int import few_rows, many_rows, some_rows
 from octavo.engine.quant.grouped import GroupedFormat
 from octavo.engine.quant.products import Product, choose, find, find_all, find_fused, layout_of, register
@@ -107,7 +111,7 @@ CUDA = torch.device("cuda")
 
 
 @pytest.mark.parametrize("able", [(7, 5), (8, 0), (8, 6), (9, 0)])
-@pytest.mark.parametrize("name", ["int4", "int4-symmetric", "int8", "fp8", "int8-dynamic"])
+@pytest.mark.parametrize("name", ["int4", "int4-symmetric", "nf4", "fp4", "int8", "fp8", "int8-dynamic"])
 def test_on_a_gpu_codes_have_a_kernel_for_every_number_of_rows(
     name: str, able: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +148,15 @@ def test_eight_bit_floats_in_blocks_have_a_kernel_for_every_number_of_rows(
     assert find_fused(odd, SPEC, torch.bfloat16, CUDA) is None
 
 
-@pytest.mark.parametrize("name", ["llm-int8", "nf4", "fp4", "none"])
+@pytest.mark.parametrize("kind", ["IQ4_NL", "IQ4_XS", "MXFP4", "Q4_K"])
+def test_on_a_gpu_blocks_of_files_have_one_too(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    spec = LinearSpec("up", (Part("up", 96),), in_dim=256)
+    assert all(find_all(BlockFormat(kind), spec, torch.bfloat16, CUDA))
+    assert find_fused(BlockFormat(kind), spec, torch.bfloat16, CUDA) is not None
+
+
+@pytest.mark.parametrize("name", ["llm-int8", "none"])
 def test_what_no_kernel_reads_has_none_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     form = FORMATS[name].fitted(SPEC)
@@ -185,3 +197,45 @@ def test_codes_in_the_order_of_the_kernels_decode_and_multiply_to_the_same(zeros
     assert torch.equal(form.dequantize(packed, torch.tensor([3, 0])), some)
     assert torch.equal(form.linear(x, packed), product)
     assert torch.equal(coded_reference(gpu_codes.four_bit(form, packed)), weight)
+
+
+@pytest.mark.parametrize(
+    ("code", "group", "scale"), [(NF4, 64, torch.float32), (FP4, 0, torch.float32), (E2M1, 32, torch.float8_e8m0fnu)]
+)
+def test_codes_of_tables_in_the_order_of_the_kernels_are_the_same_weight(
+    code: TableCode, group: int, scale: torch.dtype
+) -> None:
+    spec = LinearSpec("up", (Part("up", 12),), 200)
+    form = GroupedFormat("4 bits", code, group, scale, quantizes=False)
+    packed = form.allocate(spec, torch.float32, CPU)
+    sizes = torch.rand(12, form.groups(200)) if scale == torch.float32 else torch.randint(0, 130, (12, 7)).byte()
+    codes = torch.randint(0, 256, (12, 100), dtype=torch.uint8)
+    form.pack(packed, spec, {"codes": codes, "scale": sizes if scale == torch.float32 else sizes.view(scale)})
+    weight = form.dequantize(packed)
+    assert form.interleaves(spec)
+    form.interleave(packed)
+    assert torch.equal(form.dequantize(packed), weight)
+    assert torch.equal(form.dequantize(packed, torch.tensor([3, 0])), weight[[3, 0]])
+    assert torch.equal(coded_reference(gpu_codes.by_table(form, packed)), weight)
+    assert not replace(form, outer="times").interleaves(spec)
+
+
+@pytest.mark.parametrize("outer", ["times", "over"])
+def test_nvfp4_is_the_same_weight_and_has_kernels_for_one_row_and_for_decoding(
+    outer: Literal["times", "over"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    spec = LinearSpec("up", (Part("up", 12),), 208)
+    form = GroupedFormat("NVFP4", E2M1, 16, torch.float8_e4m3fn, outer=outer, quantizes=False)
+    packed = form.allocate(spec, torch.float32, CPU)
+    scale, whole = torch.rand(12, 13).mul_(400).to(torch.float8_e4m3fn), torch.full((12, 1), 300.0)
+    codes = torch.randint(0, 256, (12, 104), dtype=torch.uint8)
+    form.pack(packed, spec, {"codes": codes, "scale": scale, "outer": whole})
+    weight = form.dequantize(packed)
+    form.interleave(packed)
+    assert torch.equal(form.dequantize(packed), weight)
+    found = coded_reference(gpu_codes.by_table(form, packed))
+    torch.testing.assert_close(found, weight, rtol=0 if outer == "times" else 3e-7, atol=0)
+    runs = find_all(form, spec, torch.bfloat16, CUDA)
+    assert runs == (gpu_codes.by_codes, *[gpu_codes.decoded] * len(ROW_BUCKETS))
+    assert find_fused(form, spec, torch.bfloat16, CUDA) is not None

@@ -9,7 +9,7 @@ import torch
 from gguf_cases import KINDS, decoded, random_blocks, random_weight
 from kernel_cases import assert_as_good_as_torch
 
-from octavo.engine.quant import gpu_blocks
+from octavo.engine.quant import gpu_blocks, gpu_tables
 from octavo.engine.quant.base import LinearSpec, Part
 from octavo.engine.quant.blocks import BlockFormat
 from octavo.engine.quant.gpu_blocks import planes_of
@@ -152,17 +152,20 @@ def test_the_greedy_choice_of_a_head(kind, rows):
     torch.testing.assert_close(best, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
 def test_a_loaded_weight_gives_up_its_blocks_and_stays_the_same(kind):
     form, spec = BlockFormat(kind), LinearSpec("w", (Part("w", 12),), 256, bias=True)
     packed = form.allocate(spec, torch.float16, torch.device("cpu"))
-    packed.planes["blocks"].copy_(random_blocks(kind, 12, 256))
+    blocks = random_blocks(kind, 12, 256)
+    packed.planes["blocks"].copy_(blocks)
     packed.bias.normal_()
     before, ids, x = form.dequantize(packed), torch.tensor([7, 0]), torch.randn(3, 256).half()
-    packed.fused = gpu_blocks.view_of(form, packed)
+    module, read = (gpu_blocks, gpu_blocks.by_blocks_read) if kind in KINDS else (gpu_tables, gpu_tables.by_codes)
+    packed.fused = module.view_of(form, packed)
     assert "blocks" not in packed.planes
     assert torch.equal(form.dequantize(packed), before)
     assert torch.equal(form.dequantize(packed, ids), before[ids])
     exact = x.double() @ before.double().T + packed.bias.double()
-    for product in (gpu_blocks.by_blocks_read, gpu_blocks.decoded, lambda x, held: form.linear(x, held)):
+    assert torch.equal(before.float(), decoded(blocks, kind).half().float())
+    for product in (read, module.decoded, lambda x, held: form.linear(x, held)):
         assert float((product(x, packed) - exact).norm() / exact.norm()) < 2e-3

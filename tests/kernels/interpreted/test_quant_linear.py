@@ -7,6 +7,7 @@ import pytest
 import torch
 from kernel_cases import assert_as_good_as_torch
 
+from octavo.kernels.code_tables import TABLES
 from octavo.kernels.compile_all import TARGETS
 from octavo.kernels.device import as_device
 from octavo.kernels.head_argmax import head_argmax, head_argmax_reference
@@ -50,6 +51,15 @@ def eight_bit(code, outs, size, group=0):
         return CodedWeight(code, torch.randint(-127, 128, (outs, size), dtype=torch.int8), scale, size, size)
     codes = (torch.randn(outs, size) * 50).to(torch.float8_e4m3fn).view(torch.uint8)
     return CodedWeight(code, codes, scale, size, group or size)
+
+
+def of_table(name, outs, size, group=64, dtype=torch.float32):
+    """Scales may be E8M0, given as uint8."""
+    group = group or size
+    words = interleave_codes(torch.randint(0, 256, (outs, size // 2), dtype=torch.uint8), size)
+    scale = torch.rand(outs, -(-size // group)) * 0.1 + 0.01
+    scale = torch.randint(122, 130, scale.shape, dtype=torch.uint8) if dtype == torch.uint8 else scale.to(dtype)
+    return CodedWeight(name, words, scale, size, group)
 
 
 def check(weight, rows, tile, dtype=torch.float16, **around):
@@ -117,6 +127,37 @@ def test_more_rows_of_four_bit_codes(rows, tile, group, kind):
 )
 def test_gates_of_four_bit_codes(tile):
     check(four_bit(76, 256, 64, "shift"), 3, tile, bias=True, act="gelu_pytorch_tanh")
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "scale"),
+    [("nf4", 64, torch.float32), ("fp4", 128, torch.float32), ("e2m1", 32, torch.uint8), ("iq4", 32, torch.float16)],
+)
+def test_codes_that_name_numbers_of_a_table(name, group, scale):
+    """By every kernel; in float16, whose results are off by less than what a code's neighbour would change."""
+    weight = of_table(name, 12, 392, group, scale)
+    check(weight, 1, GemvTile(4, 1024, 1), act="silu", norm=torch.float16, bias=True)
+    for tile in (
+        DotTile(8, 16, 128, 2, 2, slices=2, tiles=2),
+        DotTile(16, 16, 128, 2, 4),
+        DotTile(16, 16, 128, 2, 4, split=2, wide=True),
+    ):
+        check(weight, 5, tile, bias=True, residual=True)
+    check(of_table(name, 6, 136, 0), 3, DotTile(8, 32, 128, 2, 2, wide=True), act="silu")
+    codes = torch.arange(16, dtype=torch.uint8).repeat(17)  # every code, each in several places of a word
+    words = interleave_codes((codes[::2] | codes[1::2] << 4)[None], 272)
+    weight = CodedWeight(name, words, torch.ones(1, 1, dtype=torch.float32), 272, 272)
+    assert decode(weight, torch.float32)[0].tolist() == torch.tensor(TABLES[name]).repeat(17).tolist()
+
+
+def test_groups_of_16_columns_and_a_scale_of_the_whole_row():
+    words = interleave_codes(torch.randint(0, 256, (6, 200), dtype=torch.uint8), 400)
+    scale = (torch.rand(6, 25) * 400 + 0.01).to(torch.float8_e4m3fn).view(torch.uint8)
+    weight = CodedWeight("e2m1", words, scale, 400, 16, outer=torch.rand(6, 1) / 400)
+    check(weight, 1, GemvTile(4, 1024, 1), act="silu", norm=torch.float16, bias=True)
+    torch.testing.assert_close(decode(weight, torch.float32), coded_reference(weight), rtol=0, atol=0)
+    assert suits_codes(1, weight, torch.bfloat16, torch.device("cpu"))
+    assert not suits_codes(2, weight, torch.bfloat16, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("code", ["int8", "e4m3"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from octavo.engine.errors import CheckpointError, UnsupportedModelError
 from octavo.engine.load.packed import bnb
 from octavo.engine.quant import FORMATS
-from octavo.engine.quant.codes import TABLES
+from octavo.kernels.code_tables import TABLES
 
 library = pytest.importorskip("bitsandbytes.functional")
 
