@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from octavo.app.chat.cuts import Cut
-from octavo.app.chat.errors import ChatBusyError, ChatError, OtherModelError, StaleChatError, UnknownChatError
+from octavo.app.chat.errors import ChatError, UnknownChatError
 from octavo.app.chat.live import Subscription
 from octavo.app.chat.news import News
 from octavo.app.chat.patience import patiently, patiently_aside
@@ -24,6 +24,7 @@ from octavo.app.chat.store_removal import Removed
 from octavo.app.chat.store_rows import new_id
 from octavo.app.chat.store_search import SearchHit
 from octavo.app.chat.titles import make_title, title_of_copy
+from octavo.app.chat.turns import Turns, as_far_as
 from octavo.app.chat.types import (
     TEMPORARY,
     Attachment,
@@ -36,7 +37,6 @@ from octavo.app.chat.types import (
     LiveEvent,
     Message,
     Shown,
-    UserTurn,
 )
 from octavo.app.host import ModelHost
 from octavo.app.text import without_halves
@@ -65,7 +65,7 @@ class ChatService:
         self._news = News(self._summary)
         self._replies = Replies(self._shelves, host, settings, self._news)
         self._taking_in = asyncio.Lock()
-        self._removed: dict[str, Removed] = {}  # what was taken out of chats last, by chat
+        self._turns = Turns(self._shelves, host, self._replies, self._news, self._taking_in)
         self._purging: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -78,6 +78,7 @@ class ChatService:
     async def close(self, cut: Cut = "closed") -> None:
         """Stop all replies, keeping what they have and why they end, and end all subscriptions."""
         self._closing = True
+        self._turns.close()
         await self._replies.close(cut)
         if self._purging is not None:
             await asyncio.wait([self._purging])
@@ -106,15 +107,7 @@ class ChatService:
 
     def get_chat(self, chat_id: str) -> Chat | None:
         """The chat's shown branch; a reply that is being written is shown as far as it is."""
-        ended = self._replies.unsaved  # before reading too: one may be stored meanwhile
-        chat = self.store_of(chat_id).get_chat(chat_id)
-        if chat is None:
-            return None
-        newer = {**ended, **self._replies.unsaved}
-        running = self.running(chat_id)
-        if running is not None:
-            newer[running.id] = running
-        return replace(chat, messages=tuple(_as_far_as(newer, message) for message in chat.messages))
+        return self._turns.chat(chat_id)
 
     def chat_begun_by(self, nonce: str) -> str | None:
         """The lasting chat of which the turn sent under `nonce` is the first, if it was stored."""
@@ -159,7 +152,7 @@ class ChatService:
 
     def keep_chat(self, chat_id: str) -> Chat:
         """Make a lasting chat of a temporary one. It gets a new id; the old one is gone."""
-        self._idle_chat(chat_id)
+        self._turns.idle_chat(chat_id)
         chat = self._shelves.keep(chat_id)
         if chat is None:
             raise UnknownChatError
@@ -174,13 +167,10 @@ class ChatService:
         if chat is None or settings is None or not messages or messages[-1].chat_id != chat_id:
             raise UnknownChatError
         prefix = TEMPORARY if chat.temporary else ""
-        unsaved = dict(self._replies.unsaved)
-        running = self.running(chat_id)
-        if running is not None:
-            unsaved[running.id] = running
+        unsaved = self._turns.unsaved(chat_id)
         taken = {other.title for other in self.list_chats()}
         copy = replace(chat, id=prefix + new_id(), title=title_of_copy(chat.title, taken), updated_s=0.0, pinned=False)
-        turns = [_as_far_as(unsaved, message) for message in messages]
+        turns = [as_far_as(unsaved, message) for message in messages]
         newest = [m.id for m in messages if m.role == "assistant" and m.id not in unsaved][-2:]
         sequences = {reply: store.sequence(reply) for reply in newest}
         put = store.put(ChatRecord(replace(copy, messages=()), settings, tuple(turns)), sequences=sequences)
@@ -203,7 +193,7 @@ class ChatService:
                 raise
         self._news.changed(put.chat_id)
         if not put.created and put.turns:
-            self._tell_shown(put.chat_id)
+            self._turns.tell_shown(put.chat_id)
         return put
 
     def sampling(self, chat_id: str) -> dict[str, object]:
@@ -247,17 +237,17 @@ class ChatService:
         text = without_halves(text)
         if not text.strip() and not attachments:
             raise ChatError("The message is empty.", remedy="Write something first.", code="empty")
-        return await patiently(lambda: self._send(chat_id, text, after, beside, nonce, attachments))
+        return await patiently(lambda: self._turns.send(chat_id, text, after, beside, nonce, attachments))
 
     async def regenerate(self, chat_id: str, message_id: str | None = None) -> Message:
         """Write another reply beside `message_id` (None: to the chat's last user turn); earlier ones are kept."""
         self._news.bind()
-        return await patiently(lambda: self._regenerate(chat_id, message_id))
+        return await patiently(lambda: self._turns.regenerate(chat_id, message_id))
 
     async def continue_reply(self, chat_id: str) -> Message:
         """Go on with the chat's last reply, exactly after its text."""
         self._news.bind()
-        return await patiently(lambda: self._continue(chat_id))
+        return await patiently(lambda: self._turns.continue_reply(chat_id))
 
     async def edit_reply(self, chat_id: str, message_id: str, text: str) -> Message:
         """Add a version of a reply with another text, written by the user."""
@@ -265,45 +255,24 @@ class ChatService:
         text = without_halves(text)
         if not text.strip():
             raise ChatError("The message is empty.", remedy="Write something first.", code="empty")
-        return await patiently(lambda: self._edit_reply(chat_id, message_id, text))
+        return await patiently(lambda: self._turns.edit_reply(chat_id, message_id, text))
 
     def show_version(self, chat_id: str, message_id: str, step: int = 0) -> None:
         """Show the version of a turn `step` places after `message_id`, and what was shown after it last."""
-        store = self.store_of(chat_id)
-        versions = store.versions(message_id)
-        if message_id not in versions:
-            raise UnknownChatError
-        at = max(0, min(len(versions) - 1, versions.index(message_id) + step))
-        store.show(chat_id, versions[at])
-        self._tell_shown(chat_id)
+        self._turns.show_version(chat_id, message_id, step)
 
     def remove_turn(self, chat_id: str, message_id: str) -> Removed:
         """Take a turn out of a chat: a message of the user with its replies, a reply alone. What follows stays.
 
         For UNDO_S `put_back` undoes it, until another turn of the chat is removed.
         """
-        self._idle_chat(chat_id)
-        if self._taking_in.locked():  # an import may be about to put something after it
-            raise ChatError("Chats are being imported.", remedy="Delete it when that is done.", code="importing")
-        if any(message.chat_id == chat_id for message in self._replies.unsaved.values()):
-            raise StoreBusyError("A reply of this chat is not saved yet.", remedy="Try again in a moment.")
-        removed = self._removed[chat_id] = self.store_of(chat_id).remove_turn(chat_id, message_id)
+        removed = self._turns.remove(chat_id, message_id)
         self._news.on_loop(lambda: self._news.later(UNDO_S, partial(self._forget, removed)))
-        self._tell_shown(chat_id)
         return removed
 
     def put_back(self, chat_id: str, message_id: str) -> None:
         """Undo `remove_turn`. Raises ChatError if it is too late."""
-        self._idle_chat(chat_id)
-        removed = self._removed.get(chat_id)
-        if removed is None or removed.id != message_id or not self.store_of(chat_id).put_back(removed):
-            raise ChatError(
-                "This can no longer be undone.",
-                code="too_late",
-                remedy="The chat has changed since: reload the page to see it.",
-            )
-        del self._removed[chat_id]
-        self._tell_shown(chat_id)
+        self._turns.put_back(chat_id, message_id)
 
     def use_model(self, chat_id: str) -> None:
         """Let the loaded model (or the one that is being loaded) write in this chat from now on."""
@@ -336,97 +305,8 @@ class ChatService:
 
     # Inside
 
-    def _idle_chat(self, chat_id: str) -> Chat:
-        if self._closing:
-            raise ChatError("Octavo is shutting down.", remedy="Start it again first.", code="closing")
-        chat = self.store_of(chat_id).get_chat(chat_id)
-        if chat is None:
-            raise UnknownChatError
-        if chat_id in self._replies:
-            raise ChatBusyError
-        return chat
-
-    def _chat_for_reply(self, chat_id: str) -> Chat:
-        """An idle chat whose model is the loaded one, or that has none yet."""
-        chat, loaded = self._idle_chat(chat_id), self.host.model_id
-        if chat.model is not None and loaded is not None and chat.model != loaded:
-            raise OtherModelError(chat.model, loaded)
-        return chat
-
-    def _send(
-        self,
-        chat_id: str,
-        text: str,
-        after: str | None,
-        beside: str | None,
-        nonce: str | None,
-        attachments: Sequence[Attachment],
-    ) -> Message:
-        """One try at `send`: stores the turn and the beginning of its reply, or nothing."""
-        store = self.store_of(chat_id)
-        earlier = None if nonce is None else store.find_nonce(chat_id, nonce)
-        replies = [] if earlier is None else [m for m in store.replies_to(earlier.id) if m.role == "assistant"]
-        if replies:
-            return self._as_known(replies[-1])
-        chat = self._chat_for_reply(chat_id)
-        if earlier is not None:  # its reply was deleted since
-            return self._start_reply(self._add_reply(chat, earlier))
-        if after is not None and beside is None and (not chat.messages or chat.messages[-1].id != after):
-            raise StaleChatError
-        with store.together():
-            turn = store.add_message(chat_id, "user", text, beside_id=beside, nonce=nonce, attachments=attachments)
-            if not chat.title:
-                store.update_chat(chat_id, title=make_title(text or attachments[0].name))
-            message = self._add_reply(chat, turn)
-        self._news.chat(chat_id).publish(UserTurn(turn))
-        return self._start_reply(message)
-
-    def _regenerate(self, chat_id: str, message_id: str | None) -> Message:
-        chat = self._chat_for_reply(chat_id)
-        turns = chat.messages if message_id is None else self.store_of(chat_id).branch(message_id)
-        turn = next((message for message in reversed(turns) if message.role == "user"), None)
-        if turn is None or turn.chat_id != chat_id:
-            raise ChatError("There is nothing to reply to yet.", remedy="Send a message first.", code="nothing")
-        return self._start_reply(self._add_reply(chat, turn))
-
-    def _continue(self, chat_id: str) -> Message:
-        chat = self._chat_for_reply(chat_id)
-        last = chat.messages[-1] if chat.messages else None
-        if last is None or last.role != "assistant" or not (last.content or last.reasoning):
-            raise ChatError("There is no reply to go on with.", remedy="Send a message first.", code="nothing")
-        if last.id in self._replies.unsaved:
-            raise StoreBusyError("This reply is not saved yet.", remedy="Try again in a moment.")
-        return self._start_reply(self.store_of(chat_id).reopen_reply(last.id, self._model_name()))
-
-    def _edit_reply(self, chat_id: str, message_id: str, text: str) -> Message:
-        self._idle_chat(chat_id)
-        store = self.store_of(chat_id)
-        old = store.get_message(message_id)
-        if old is None or old.chat_id != chat_id or old.role != "assistant":
-            raise UnknownChatError
-        edited = store.add_message(chat_id, "assistant", text, beside_id=message_id, model=old.model)
-        self._tell_shown(chat_id)
-        self._news.changed(chat_id)
-        return edited
-
-    def _add_reply(self, chat: Chat, turn: Message) -> Message:
-        if chat.model is None and self.host.model_id is not None:
-            self.store_of(chat.id).update_chat(chat.id, model=self.host.model_id)
-        return self.store_of(chat.id).add_message(
-            chat.id, "assistant", "", parent_id=turn.id, status="streaming", model=self._model_name()
-        )
-
-    def _model_name(self) -> str | None:
-        engine = self.host.engine
-        return engine.info.name if engine is not None else self.host.model_id
-
-    def _start_reply(self, message: Message) -> Message:
-        self._replies.start(message)
-        return message
-
     def _forget(self, removed: Removed) -> None:
-        if self._removed.get(removed.chat_id) is removed:
-            del self._removed[removed.chat_id]
+        self._turns.forget(removed)
         self._purge()
 
     def _purge_later(self) -> None:
@@ -444,13 +324,6 @@ class ChatService:
         except StoreError:
             log.exception("Deleted chats could not be erased")
 
-    def _as_known(self, message: Message) -> Message:
-        """A stored reply as far as it has come, on disk or not."""
-        running = self.running(message.chat_id)
-        if running is not None and running.id == message.id:
-            return running
-        return self._replies.unsaved.get(message.id, message)
-
     def _opening(self, chat_id: str, missed: LiveEvent | None) -> list[LiveEvent]:
         events = self._replies.opening(chat_id)
         if missed is None:
@@ -460,21 +333,6 @@ class ChatService:
             return [missed]
         return [Shown(chat.messages), *events[1:], *([missed] if isinstance(missed, Ended) else [])]
 
-    def _tell_shown(self, chat_id: str) -> None:
-        """Show everybody who looks at the chat the branch that is shown now."""
-
-        def shown() -> Shown | None:
-            chat = self.get_chat(chat_id)
-            return None if chat is None else Shown(chat.messages)
-
-        self._news.tell(chat_id, shown)
-
     def _summary(self, chat_id: str) -> ChatSummary | None:
         chat = self.store_of(chat_id).summary(chat_id)
         return None if chat is None else replace(chat, generating=chat_id in self._replies)
-
-
-def _as_far_as(newer: Mapping[str, Message], message: Message) -> Message:
-    """`message` with the text it has by now, and its own place among the versions."""
-    known = newer.get(message.id)
-    return message if known is None else replace(known, version=message.version, versions=message.versions)
