@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,17 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 # The CPU's kernels are compiled once for all tests and the servers they start, not for each one's own folders.
 os.environ.setdefault("OCTAVO_KERNEL_FOLDER", str(Path(tempfile.gettempdir()) / "octavo-test-kernels"))
+
+
+class Loggers(dict[str, Any]):
+    """All loggers by name. pytest goes through them before and after each test, and a thread that an engine has left
+    behind may be importing libraries, which make theirs."""
+
+    def values(self) -> Any:
+        return list(super().values())  # in one step of the interpreter
+
+
+logging.root.manager.loggerDict = Loggers(logging.root.manager.loggerDict)
 
 
 def missing(reason: str) -> None:

@@ -89,7 +89,7 @@ def test_stop_keeps_what_was_written(page: Page) -> None:
     page.wait_for_selector("article.reply.live .block >> nth=2")
     page.get_by_role("button", name="Stop", exact=True).press("Enter")
     wait_for_end(page)
-    assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"  # the keyboard is not lost with the button
+    until(page, "document.activeElement.tagName === 'TEXTAREA'")  # the keyboard is not lost with the button
     text = answer(page)
     assert text.startswith("The keeper had not slept")
     assert "stopped" in reply(page).locator(".figures").inner_text()
@@ -142,7 +142,7 @@ def test_switching_chats_interrupts_nothing_and_delete_asks_first(page: Page, se
     page.wait_for_selector(f".row-chat[data-id='{first}'] + .row-chat[data-id='{second}']")
     page.keyboard.press("Alt+ArrowDown")  # the chat that ended last is on top
     page.wait_for_url(f"**/?c={second}")
-    assert "second" in reply(page).inner_text()
+    page.locator("article.reply.last", has_text="second").wait_for()
     page.go_back()
     page.wait_for_url(f"**/?c={first}")
 
@@ -190,7 +190,7 @@ def test_enter_while_a_reply_is_written_keeps_the_text(page: Page) -> None:
     page.wait_for_selector("article.reply.live .block")
     send(page, "echo later")
     assert page.get_by_role("textbox", name="Message").input_value() == "echo later"
-    assert "Stop it or wait" in page.locator("#composer-hint").inner_text()
+    page.locator("#composer-hint", has_text="Stop it or wait").wait_for()
     page.keyboard.press("Escape")
     wait_for_end(page)
     assert page.locator("article.user").count() == 1

@@ -219,10 +219,11 @@ def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(
     server.process.kill()
     server.process.wait()
     page.wait_for_selector("article.reply.last:not(.live) >> text=The connection to Octavo broke")
-    assert page.locator(".row-chat.writing, .chip[data-state=ready], .send.stops").count() == 0
+    until(page, "!document.querySelector('.row-chat.writing, .chip[data-state=ready], .send.stops')")
     assert "not reachable right now" in hint(page)
     assert "Reconnecting" in page.locator(".offline").inner_text()
-    assert page.evaluate("window.announced").count(page.locator("article.reply .notice").inner_text()) == 1
+    notice = page.locator("article.reply .notice").inner_text()
+    wait_until(page, lambda: page.evaluate("window.announced").count(notice) == 1)
     server.start()
     page.wait_for_selector("article.reply.last >> text=Octavo ended unexpectedly while this was being written.")
     assert page.locator("article.reply .notice").count() == 1

@@ -83,7 +83,7 @@ def test_a_server_that_comes_back_with_a_broken_model_is_taken_up_again_without_
     page.wait_for_selector(".offline:not([hidden]) >> text=Closed")
     page.wait_for_selector("article.reply.last:not(.live) >> text=Octavo was closed while this was being written.")
     page.wait_for_selector("article.reply.last .figures >> text=first")  # the server's last word came through
-    assert page.locator(".row-chat.writing, .chip[data-state=ready], .send.stops").count() == 0
+    until(page, "!document.querySelector('.row-chat.writing, .chip[data-state=ready], .send.stops')")
     wait_until(page, page.get_by_role("button", name="Quit Octavo").is_disabled)
     assert "Start it again" in page.locator("#composer-hint").inner_text()
     assert page.locator(".chip .name").bounding_box()["width"] > 60

@@ -44,7 +44,7 @@ def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
     ended(page, ["echo one", "one", "echo two", "two"])
     reply(page).get_by_role("button", name="Retry").press("Enter")
     ended(page, ["echo one", "one", "echo two", "two 2/2"])
-    assert page.evaluate("document.activeElement.closest('article').classList.contains('last')")  # keeps the keyboard
+    until(page, "document.activeElement.closest('article')?.classList.contains('last')")  # keeps the keyboard
     first = page.locator("article.user").first
     first.hover()
     first.get_by_role("button", name="Edit").click()
@@ -53,7 +53,7 @@ def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
     ended(page, ["echo one more 2/2", "one more"])
     page.locator("article.user").first.get_by_role("button", name="Version before").press("Enter")
     ended(page, ["echo one 1/2", "one", "echo two", "two 2/2"])
-    assert page.evaluate("document.activeElement.ariaLabel") == "Next version"
+    until(page, "document.activeElement.ariaLabel === 'Next version'")
     page.reload()
     ended(page, ["echo one 1/2", "one", "echo two", "two 2/2"])
     reply(page).get_by_role("button", name="Edit").click()
@@ -100,12 +100,12 @@ def test_a_message_or_a_version_is_deleted_and_comes_back_in_every_tab(page: Pag
     delete(reply(page), "Delete this version", ["echo one", "one", "echo two", "two"])
     undo("This version was deleted.", ["echo one", "one", "echo two", "two 2/2"])
     delete(page.locator("article.user").first, "Delete with its replies", ["echo two", "two 2/2"])
-    assert page.evaluate("document.activeElement.innerText.includes('echo two')")  # the keyboard stays at that place
+    until(page, "document.activeElement.innerText.includes('echo two')")  # the keyboard stays at that place
     until(page, METER_IS_RIGHT)
     undo("The message and its reply were deleted.", ["echo one", "one", "echo two", "two 2/2"])
     delete(page.locator("article.reply").first, "Delete this reply", ["echo one", "echo two", "two 2/2"])
     delete(page.locator("article.user").last, "Delete with its replies", ["echo one"])
-    assert page.locator(".toast").count() == 1  # only the last one can be undone
+    until(page, "document.querySelectorAll('.toast').length === 1")  # only the last one can be undone
     page.locator("article.user").get_by_role("button", name="Get a reply").click()
     for each in (page, other):
         ended(each, ["echo one", "one"])

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 
 def free_socket() -> socket.socket:
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(64)
     return listener

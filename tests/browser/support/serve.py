@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
     settings = load_settings(folder / "config.yaml", {}, environment={})
     host = ModelHost(find=lambda config, report: Path("starter"), build=build)
     app = create_app(settings, host, ChatStore(folder / "chats.sqlite3"), page=True)
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", int((folder / "port").read_text()) if (folder / "port").exists() else 0))
     listener.listen(128)
