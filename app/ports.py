@@ -83,6 +83,9 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
         else:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Its connections have it from here: asyncio sets it only where a socket names its protocol, and not those that
+        # are accepted on Windows. Without it a piece of a reply waits until the one before has been acknowledged.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
         listener.listen(128)
     except OSError as error:

@@ -29,6 +29,7 @@ from serving import running
 from octavo.app.chat.store import ChatStore
 from octavo.app.guards import Guards, UnsafeHostError
 from octavo.app.host import ModelHost
+from octavo.app.ports import listen
 from octavo.app.server import create_app, run_server
 from octavo.engine.errors import LoadError
 
@@ -77,6 +78,13 @@ def served(tmp_path: Path, *, slow: bool = False) -> Iterator[tuple[subprocess.P
     finally:
         process.kill()
         process.wait()
+
+
+def test_what_is_sent_does_not_wait_until_a_packet_is_full(tmp_path: Path) -> None:
+    with listen(settings(tmp_path, server__port=0)) as listener:
+        listener.setblocking(True)
+        with socket.create_connection(listener.getsockname(), timeout=60), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def wait_until_ready(client: httpx.Client) -> None:
