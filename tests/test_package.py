@@ -9,9 +9,8 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -25,9 +24,25 @@ def sources() -> Iterator[Path]:
         yield from sorted(path for path in (REPOSITORY / root).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[str]:
+def modules_of(root: str) -> list[str]:
+    """Their full names."""
+    paths = (path.relative_to(REPOSITORY).with_suffix("") for path in sorted((REPOSITORY / root).rglob("*.py")))
+    return [f"octavo.{path.as_posix().replace('/', '.')}".removesuffix(".__init__") for path in paths]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Top-level names of everything a file imports, wherever in the file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return frozenset(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -80,17 +95,12 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     extra = {re.split(r"[<>=;]", line)[0] for line in PROJECT["project"]["optional-dependencies"]["window"]}
     for path in sources():
         allowed = declared | extra if path.name == "window.py" else declared
-        for name in set(imported(path)) - set(sys.stdlib_module_names) - {"octavo"}:
+        for name in imported(path) - set(sys.stdlib_module_names) - {"octavo"}:
             project = names.get(name, brought_along.get(name, name)).lower()
             assert project in allowed, f"{path.relative_to(REPOSITORY)} imports {name}"
 
 
-@pytest.mark.parametrize("root", ["engine", "kernels"])
-def test_engine_and_kernels_import_without_the_apps_libraries(root: str) -> None:
-    modules = [
-        f"octavo.{path.relative_to(REPOSITORY).with_suffix('').as_posix().replace('/', '.')}".removesuffix(".__init__")
-        for path in sorted((REPOSITORY / root).rglob("*.py"))
-    ]
+def test_engine_and_kernels_import_without_the_apps_libraries() -> None:
     code = f"""
 import importlib, sys
 
@@ -100,7 +110,10 @@ class Blocker:
             raise ModuleNotFoundError(f"{{name}} is not there", name=name)
 
 sys.meta_path.insert(0, Blocker())
-for name in {modules!r}:
+for name in {modules_of("kernels")!r}:
+    importlib.import_module(name)
+assert not [name for name in sys.modules if name.startswith(("octavo.engine", "octavo.app"))]
+for name in {modules_of("engine")!r}:
     importlib.import_module(name)
 assert not [name for name in sys.modules if name.startswith("octavo.app")]
 """
@@ -133,7 +146,7 @@ assert model.ops.compiled is not None and not model.ops.compiled.wait()
 
 def test_no_file_uses_what_windows_lacks() -> None:
     for path in sources():
-        lacking = {"fcntl", "uvloop", "resource", "termios", "pwd"} & set(imported(path))
+        lacking = {"fcntl", "uvloop", "resource", "termios", "pwd"} & imported(path)
         # the one place that bounds a process's memory where that is possible says so beside the import
         assert not lacking or "# not on Windows" in path.read_text(encoding="utf-8"), path
         assert "os.fork" not in path.read_text(encoding="utf-8"), path
@@ -141,7 +154,7 @@ def test_no_file_uses_what_windows_lacks() -> None:
 
 def test_text_files_are_opened_as_utf8() -> None:
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             keywords = {keyword.arg for keyword in node.keywords}
@@ -151,7 +164,7 @@ def test_text_files_are_opened_as_utf8() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     for path in sources():
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+        assert ast.get_docstring(parsed(path)), path
 
 
 def test_the_user_can_read_the_licence_and_the_changes() -> None:

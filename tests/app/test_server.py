@@ -123,28 +123,35 @@ def test_the_second_interrupt_ends_a_running_stream_at_once(tmp_path: Path) -> N
 
 
 @posix_signals
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize("stream", [False, True])
-def test_one_interrupt_ends_a_long_request_soon_and_tells_its_client(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], path: str, stream: bool
+def test_one_interrupt_ends_long_requests_soon_and_tells_their_clients(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {"prompt": "hi"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "hi"}]}
-    body = {"model": "default", "max_tokens": 20_000, "stream": stream, **asked}
-    with served(tmp_path, slow=True) as (process, client), ThreadPoolExecutor(1) as caller:
+    asked = {
+        "/v1/completions": {"prompt": "hi"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    }
+    ways = [(path, stream) for path in asked for stream in (False, True)]
+    with served(tmp_path, slow=True) as (process, client), ThreadPoolExecutor(len(ways)) as callers:
         wait_until_ready(client)
-        answer = caller.submit(client.post, path, json=body)
-        while client.get("/api/status").json()["requests"]["running"] == 0:
+        answers = [
+            callers.submit(
+                client.post, path, json={"model": "default", "max_tokens": 20_000, "stream": stream, **asked[path]}
+            )
+            for path, stream in ways
+        ]
+        while client.get("/api/status").json()["requests"]["running"] < len(ways):
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         assert process.wait(50) == 0  # less than what connections have there
-        said = answer.result(60)
-    if stream:
-        fault = json.loads(said.text.strip().splitlines()[-1].removeprefix("data: "))
-    else:
-        assert said.status_code == 503
-        fault = said.json()
-    assert fault["error"]["code"] == "engine_closed"
-    assert "Octavo was closed" in fault["error"]["message"]
+        said = [answer.result(60) for answer in answers]
+    for (_, stream), answer in zip(ways, said):
+        if stream:
+            fault = json.loads(answer.text.strip().splitlines()[-1].removeprefix("data: "))
+        else:
+            assert answer.status_code == 503
+            fault = answer.json()
+        assert fault["error"]["code"] == "engine_closed"
+        assert "Octavo was closed" in fault["error"]["message"]
     assert "Traceback" not in capfd.readouterr().err
 
 

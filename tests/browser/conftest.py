@@ -1,4 +1,5 @@
-"""A real server process, a real Chromium: one of each for all tests, a fresh browser context for every test."""
+"""A real server process, a real Chromium: one of each for all tests, and for every test a fresh browser context, unless
+it shares a tab with others."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ SERVE = SUPPORT / "serve.py"
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome", "msedge")
 REFUSALS = (400, 409, 422)
 GONE = (*REFUSALS, 404)  # a chat may be deleted between a question about it and the answer
+FAILED: pytest.StashKey[bool] = pytest.StashKey()
 FIGURES: pytest.StashKey[list[tuple[str, float, float, str]]] = pytest.StashKey()
 OPEN = ExitStack()  # Playwright and its browser
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-component-update", "--disable-background-networking"]
@@ -121,6 +123,21 @@ def server(browser: object, make_server: Callable[..., Server]) -> Server:
     return make_server()
 
 
+@pytest.fixture(scope="session")
+def spare_server(browser: object, make_server: Callable[..., Server]) -> Server:
+    """A server without a shared tab. A test may leave it with very many chats, or dead, or write to its file: while no
+    tab is open, nobody has its list."""
+    return make_server()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
     """Playwright's event loop stays with the thread, and asyncio.run refuses a second one there: the browser ends with
@@ -200,6 +217,11 @@ class Watched:
             self.outside.append(socket.url)
         socket.on("framereceived", lambda frame: self.received.append(frame))
 
+    def check(self) -> None:
+        """None of the pages may have failed or asked for anything outside."""
+        assert self.outside == []
+        assert self.errors == []
+
     def close(self) -> None:
         """A page asks until it is gone, and a test's handler may be in the middle of its answer: what becomes of that
         is not the next test's concern."""
@@ -208,23 +230,27 @@ class Watched:
         self.context.close()
 
 
+def _new_context(browser: object, server: Server, **options: object) -> Watched:
+    context = browser.new_context(locale="en-US", **options)
+    watched = Watched(context, server.url)
+    context.on("page", watched.watch)
+    return watched
+
+
 @pytest.fixture
 def open_context(browser: object) -> Iterator[Callable[..., Watched]]:
     """Makes fresh contexts; in the end none of their pages may have failed or asked for anything outside."""
     made: list[Watched] = []
 
     def make(server: Server, **options: object) -> Watched:
-        context = browser.new_context(locale="en-US", **options)
-        watched = Watched(context, server.url)
-        context.on("page", watched.watch)
-        made.append(watched)
-        return watched
+        made.append(_new_context(browser, server, **options))
+        return made[-1]
 
     yield make
     for watched in made:
         watched.close()
-    assert [url for watched in made for url in watched.outside] == []
-    assert [error for watched in made for error in watched.errors] == []
+    for watched in made:
+        watched.check()
 
 
 @pytest.fixture
@@ -235,7 +261,38 @@ def watched(server: Server, open_context: Callable[..., Watched]) -> Watched:
 @pytest.fixture
 def page(watched: Watched, server: Server) -> object:
     """An open page with an empty chat."""
+    return _opened(watched, server)
+
+
+def _opened(watched: Watched, server: Server) -> object:
     page = watched.context.new_page()
     page.goto(server.url)
     page.wait_for_selector("body.octavo-ready .example")
     return page
+
+
+@pytest.fixture(scope="session")
+def open_tabs() -> list[tuple[Watched, object]]:
+    """The tab that tests share, if it is open."""
+    return []
+
+
+@pytest.fixture
+def tab(
+    request: pytest.FixtureRequest, browser: object, server: Server, open_tabs: list[tuple[Watched, object]]
+) -> Iterator[object]:
+    """An open page with an empty chat, for tests that leave nothing behind in it but chats: opening one takes longer
+    than they do. After one that fails the next opens its own."""
+    if not open_tabs:
+        watched = _new_context(browser, server, viewport={"width": 1280, "height": 800})
+        open_tabs.append((watched, _opened(watched, server)))
+    watched, page = open_tabs[0]
+    page.evaluate("document.querySelectorAll('.toast').forEach((note) => note.remove())")
+    page.get_by_role("searchbox").fill("")
+    page.locator(".create").click()
+    page.wait_for_selector(".welcome .example")
+    yield page
+    if request.node.stash.get(FAILED, False):
+        open_tabs.clear()
+        watched.close()
+    watched.check()

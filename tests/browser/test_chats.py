@@ -30,103 +30,103 @@ WATCH_CHANGES = """() => {
 }"""
 
 
-def test_the_list_finds_pins_sorts_and_undoes(page: Page) -> None:
-    send(page, "echo 我们去看海边的灯塔")
-    wait_for_end(page)
-    tower = chat_id(page)
-    page.keyboard.press("Control+k")
-    page.wait_for_selector(".welcome .example")
-    send(page, "echo needle in a haystack")
-    until(page, f"location.search.startsWith('?c=') && !location.search.includes('{tower}')")
-    wait_for_end(page)
-    needle = chat_id(page)
+def test_the_list_finds_pins_sorts_and_undoes(tab: Page) -> None:
+    send(tab, "echo 我们去看海边的灯塔")
+    wait_for_end(tab)
+    tower = chat_id(tab)
+    tab.keyboard.press("Control+k")
+    tab.wait_for_selector(".welcome .example")
+    send(tab, "echo needle in a haystack")
+    until(tab, f"location.search.startsWith('?c=') && !location.search.includes('{tower}')")
+    wait_for_end(tab)
+    needle = chat_id(tab)
 
-    page.keyboard.press("Control+Shift+F")
-    page.keyboard.insert_text("灯塔")
-    row_of(page, needle).wait_for(state="detached")
-    row_of(page, tower).locator(".more mark", has_text="灯塔").wait_for()
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"**/?c={tower}")
-    until(page, "document.activeElement.closest('article')?.innerText.includes('灯塔')")
-    page.get_by_role("searchbox").press("Escape")
-    row_of(page, needle).wait_for()
+    tab.keyboard.press("Control+Shift+F")
+    tab.keyboard.insert_text("灯塔")
+    row_of(tab, needle).wait_for(state="detached")
+    row_of(tab, tower).locator(".more mark", has_text="灯塔").wait_for()
+    tab.keyboard.press("Enter")
+    tab.wait_for_url(f"**/?c={tower}")
+    until(tab, "document.activeElement.closest('article')?.innerText.includes('灯塔')")
+    tab.get_by_role("searchbox").press("Escape")
+    row_of(tab, needle).wait_for()
 
-    choose(page, tower, "Pin")
-    page.locator("h2.group", has_text="Pinned").wait_for()
-    choose(page, needle, "Folder and tags")
-    page.get_by_role("combobox", name="Folder").fill("Farm")
-    page.get_by_role("textbox", name="Tags").fill("hay, straw")
-    page.keyboard.press("Enter")
-    page.locator("h2.group", has_text="Farm").wait_for()
-    row_of(page, needle).filter(has_text="#hay #straw").wait_for()
-    choose(page, needle, "Pin")
-    row_of(page, needle).get_by_text("Farm · #hay #straw").wait_for()
-    choose(page, needle, "Unpin")
-    page.locator("h2.group", has_text="Farm").wait_for()
-    page.get_by_role("button", name="Farm").click()
-    row_of(page, needle).wait_for(state="detached")
-    page.get_by_role("button", name="Farm").click()
+    choose(tab, tower, "Pin")
+    tab.locator("h2.group", has_text="Pinned").wait_for()
+    choose(tab, needle, "Folder and tags")
+    tab.get_by_role("combobox", name="Folder").fill("Farm")
+    tab.get_by_role("textbox", name="Tags").fill("hay, straw")
+    tab.keyboard.press("Enter")
+    tab.locator("h2.group", has_text="Farm").wait_for()
+    row_of(tab, needle).filter(has_text="#hay #straw").wait_for()
+    choose(tab, needle, "Pin")
+    row_of(tab, needle).get_by_text("Farm · #hay #straw").wait_for()
+    choose(tab, needle, "Unpin")
+    tab.locator("h2.group", has_text="Farm").wait_for()
+    tab.get_by_role("button", name="Farm").click()
+    row_of(tab, needle).wait_for(state="detached")
+    tab.get_by_role("button", name="Farm").click()
 
-    row_of(page, tower).locator("a").focus()
-    page.keyboard.press("Delete")  # asks nothing, since it can be undone
-    row_of(page, tower).wait_for(state="detached")
-    until(page, f"document.activeElement.closest('.row-chat')?.dataset.id === '{needle}'")  # it stays in the list
-    page.get_by_role("button", name="Undo").click()
-    row_of(page, tower).wait_for()
-    page.get_by_text("The chat is back in the list.").wait_for()
-    assert "c=" not in page.url  # the reader stays where he is
-    page.get_by_role("button", name="Open it").click()
-    page.wait_for_url(f"**/?c={tower}")
-    wait_for_end(page)
-    assert answer(page) == "我们去看海边的灯塔"
+    row_of(tab, tower).locator("a").focus()
+    tab.keyboard.press("Delete")  # asks nothing, since it can be undone
+    row_of(tab, tower).wait_for(state="detached")
+    until(tab, f"document.activeElement.closest('.row-chat')?.dataset.id === '{needle}'")  # it stays in the list
+    tab.get_by_role("button", name="Undo").click()
+    row_of(tab, tower).wait_for()
+    tab.get_by_text("The chat is back in the list.").wait_for()
+    assert "c=" not in tab.url  # the reader stays where he is
+    tab.get_by_role("button", name="Open it").click()
+    tab.wait_for_url(f"**/?c={tower}")
+    wait_for_end(tab)
+    assert answer(tab) == "我们去看海边的灯塔"
 
-    page.get_by_role("button", name="Temporary chat").click()
-    page.get_by_text("It is not saved").wait_for()
-    send(page, "echo quiet")
-    until(page, "location.search.startsWith('?c=tmp-')")
-    wait_for_end(page)
-    page.locator("h2.group", has_text="Temporary").wait_for()
-    page.locator(".temporary-note").get_by_role("button", name="Keep").click()
-    until(page, "location.search.startsWith('?c=') && !location.search.includes('tmp-')")
-    wait_for_end(page)
-    assert answer(page) == "quiet"
-    page.locator(".temporary-note").wait_for(state="hidden")
+    tab.get_by_role("button", name="Temporary chat").click()
+    tab.get_by_text("It is not saved").wait_for()
+    send(tab, "echo quiet")
+    until(tab, "location.search.startsWith('?c=tmp-')")
+    wait_for_end(tab)
+    tab.locator("h2.group", has_text="Temporary").wait_for()
+    tab.locator(".temporary-note").get_by_role("button", name="Keep").click()
+    until(tab, "location.search.startsWith('?c=') && !location.search.includes('tmp-')")
+    wait_for_end(tab)
+    assert answer(tab) == "quiet"
+    tab.locator(".temporary-note").wait_for(state="hidden")
 
 
 def said(role: str, text: str) -> dict[str, Any]:
     return {"author": {"role": role}, "content": {"content_type": "text", "parts": [text]}}
 
 
-def test_the_keyboard_stays_with_a_chat_that_moves_in_the_list(page: Page) -> None:
-    send(page, "echo pinned by keys")
-    wait_for_end(page)
-    row = row_of(page, chat_id(page))
+def test_the_keyboard_stays_with_a_chat_that_moves_in_the_list(tab: Page) -> None:
+    send(tab, "echo pinned by keys")
+    wait_for_end(tab)
+    row = row_of(tab, chat_id(tab))
     row.get_by_role("button", name="More for this chat").focus()
-    page.keyboard.press("Enter")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(f".row-chat.pinned[data-id='{chat_id(page)}']")
-    until(page, f"document.activeElement.closest('.row-chat')?.dataset.id === '{chat_id(page)}'")
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(f".row-chat.pinned[data-id='{chat_id(tab)}']")
+    until(tab, f"document.activeElement.closest('.row-chat')?.dataset.id === '{chat_id(tab)}'")
 
 
-def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path) -> None:
-    send(page, "echo to be saved")
-    wait_for_end(page)
-    chat = chat_id(page)
-    with page.expect_download() as saved:
-        choose(page, chat, "Save as Markdown")
+def test_chats_are_saved_as_files_and_read_from_them(tab: Page, tmp_path: Path) -> None:
+    send(tab, "echo to be saved")
+    wait_for_end(tab)
+    chat = chat_id(tab)
+    with tab.expect_download() as saved:
+        choose(tab, chat, "Save as Markdown")
     text = Path(saved.value.path()).read_text(encoding="utf-8")
     assert saved.value.suggested_filename == "echo to be saved.md"
     assert "to be saved" in text
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="More for all chats").click()
-        page.get_by_role("menuitem", name="Save all as JSON").click()
+    with tab.expect_download() as saved:
+        tab.get_by_role("button", name="More for all chats").click()
+        tab.get_by_role("menuitem", name="Save all as JSON").click()
     file = tmp_path / "octavo.json"
     saved.value.save_as(file)
     exported = json.loads(file.read_text(encoding="utf-8"))
     assert chat in {item["id"] for item in exported["chats"]}
-    choose(page, chat, "Delete")
-    row_of(page, chat).wait_for(state="detached")
+    choose(tab, chat, "Delete")
+    row_of(tab, chat).wait_for(state="detached")
 
     theirs = {
         "title": "From elsewhere",
@@ -143,40 +143,40 @@ def test_chats_are_saved_as_files_and_read_from_them(page: Page, tmp_path: Path)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("chat.html", "<html>")
         zipped.writestr("conversations.json", json.dumps([theirs]))
-    bring(page, file, archive)
-    page.locator(".toast", has_text="2 chats added").wait_for()
-    row_of(page, chat).wait_for()
-    page.locator(".row-chat", has_text="From elsewhere").locator("a").click()
-    until(page, "document.querySelector('article.reply strong')?.textContent === 'hello'")
-    when = page.locator(".turn.user .when")
+    bring(tab, file, archive)
+    tab.locator(".toast", has_text="2 chats added").wait_for()
+    row_of(tab, chat).wait_for()
+    tab.locator(".row-chat", has_text="From elsewhere").locator("a").click()
+    until(tab, "document.querySelector('article.reply strong')?.textContent === 'hello'")
+    when = tab.locator(".turn.user .when")
     assert re.fullmatch(r"You · Nov 1[45], 2023, \d+:\d\d [AP]M", when.first.inner_text())  # another day's
     assert when.last.inner_text() == "You"  # nobody knows
-    row_of(page, chat).locator("a").click()
+    row_of(tab, chat).locator("a").click()
     when.filter(has_text=re.compile(r"^You · \d+:\d\d [AP]M$")).wait_for()  # today's
 
 
-def test_a_branch_can_be_told_from_its_source_and_a_tag_be_searched(page: Page) -> None:
-    send(page, "echo a title of many words that does not fit into the list")
-    wait_for_end(page)
-    source = chat_id(page)
-    reply(page).get_by_role("button", name="Branch").press("Enter")
-    until(page, f"!location.href.endsWith('{source}')")
-    number = row_of(page, chat_id(page)).locator(".number")
+def test_a_branch_can_be_told_from_its_source_and_a_tag_be_searched(tab: Page) -> None:
+    send(tab, "echo a title of many words that does not fit into the list")
+    wait_for_end(tab)
+    source = chat_id(tab)
+    reply(tab).get_by_role("button", name="Branch").press("Enter")
+    until(tab, f"!location.href.endsWith('{source}')")
+    number = row_of(tab, chat_id(tab)).locator(".number")
     number.filter(has_text="(2)").wait_for()
     inside = "mark => mark.getBoundingClientRect().right < mark.closest('a').getBoundingClientRect().right + 0.5"
     assert number.evaluate(inside)
-    assert row_of(page, source).locator(".number").inner_text() == ""
+    assert row_of(tab, source).locator(".number").inner_text() == ""
     space = "row => row.getBoundingClientRect().right - row.querySelector('.title').getBoundingClientRect().right"
-    assert row_of(page, source).evaluate(space) < 8  # the menu, which is not shown, takes nothing from the title
-    choose(page, source, "Folder and tags")
-    page.get_by_role("textbox", name="Tags").fill("sea, ships")
-    page.get_by_role("button", name="Save", exact=True).click()
-    page.get_by_role("searchbox").fill("#sea")
-    row_of(page, source).locator("mark", has_text="#sea").wait_for()
-    until(page, "document.querySelectorAll('.row-chat').length === 1")
+    assert row_of(tab, source).evaluate(space) < 8  # the menu, which is not shown, takes nothing from the title
+    choose(tab, source, "Folder and tags")
+    tab.get_by_role("textbox", name="Tags").fill("sea, ships")
+    tab.get_by_role("button", name="Save", exact=True).click()
+    tab.get_by_role("searchbox").fill("#sea")
+    row_of(tab, source).locator("mark", has_text="#sea").wait_for()
+    until(tab, "document.querySelectorAll('.row-chat').length === 1")
 
 
-def test_a_copy_of_everything_is_taken_back(page: Page, tmp_path: Path) -> None:
+def test_a_copy_of_everything_is_taken_back(tab: Page, tmp_path: Path) -> None:
     """The zip that the settings write, as another Octavo wrote it."""
     store = ChatStore(tmp_path / "chats.sqlite3")
     for title in ("Lighthouse", "Harbour"):
@@ -186,12 +186,12 @@ def test_a_copy_of_everything_is_taken_back(page: Page, tmp_path: Path) -> None:
     store.close()
     config, log = tmp_path / "none.yaml", tmp_path / "none.log"
     data_files.export(tmp_path / "octavo.zip", tmp_path, config, log)
-    bring(page, tmp_path / "octavo.zip")
-    page.locator(".toast", has_text="2 chats added").wait_for()
-    page.locator(".row-chat", has_text="Lighthouse").wait_for()
-    assert page.get_by_text("Coast", exact=True).count() > 0
-    bring(page, tmp_path / "octavo.zip")
-    page.locator(".toast", has_text="2 were here already").wait_for()
+    bring(tab, tmp_path / "octavo.zip")
+    tab.locator(".toast", has_text="2 chats added").wait_for()
+    tab.locator(".row-chat", has_text="Lighthouse").wait_for()
+    assert tab.get_by_text("Coast", exact=True).count() > 0
+    bring(tab, tmp_path / "octavo.zip")
+    tab.locator(".toast", has_text="2 were here already").wait_for()
 
 
 def bring(page: Page, *files: Path) -> None:
@@ -233,8 +233,8 @@ def test_notes_name_each_fault_on_its_line_and_stay_while_the_keyboard_is_in_the
     plain.wait_for(state="detached")
 
 
-def test_a_search_opens_a_long_chat_at_the_words_and_marks_them(page: Page, server: Any) -> None:
-    store = ChatStore(server.folder / "chats.sqlite3")
+def test_a_search_opens_a_long_chat_at_the_words_and_marks_them(spare_server: Any, open_context: Any) -> None:
+    store = ChatStore(spare_server.folder / "chats.sqlite3")
     chat = store.create_chat()
     store.update_chat(chat.id, title="Harbours")
     with store.together():
@@ -244,7 +244,8 @@ def test_a_search_opens_a_long_chat_at_the_words_and_marks_them(page: Page, serv
             text = lines + "In the unreasonably long sentence before it stands the lighthouse-keeperess.\n\n" + lines
             store.add_message(chat.id, "assistant", text if number == 3 else "A reply about the sea.")
     store.close()
-    page.reload()
+    page = open_context(spare_server, viewport={"width": 1280, "height": 800}).context.new_page()
+    page.goto(spare_server.url)
     page.wait_for_selector("body.octavo-ready")
     for wanted, words in [("quay 7", "7"), ("lighthouse-keeperess", "lighthouse-keeperess")]:
         page.get_by_role("searchbox").fill(wanted)
@@ -267,10 +268,9 @@ def test_a_search_opens_a_long_chat_at_the_words_and_marks_them(page: Page, serv
         page.locator(".create").click()
 
 
-def test_a_long_list_and_a_long_chat_cost_no_more_than_what_is_seen(make_server: Any, open_context: Any) -> None:
+def test_a_long_list_and_a_long_chat_cost_no_more_than_what_is_seen(spare_server: Any, open_context: Any) -> None:
     """How long it takes is measured elsewhere, on a quiet machine; here it counts what is drawn."""
-    server = make_server()
-    store = ChatStore(server.folder / "chats.sqlite3")
+    store = ChatStore(spare_server.folder / "chats.sqlite3")
     with store.together():
         for number in range(1000):
             chat = store.create_chat()
@@ -281,8 +281,8 @@ def test_a_long_list_and_a_long_chat_cost_no_more_than_what_is_seen(make_server:
             store.add_message(long.id, "user", "word " * 30)
             store.add_message(long.id, "assistant", "A paragraph with **bold** text and `code`.\n\n" * 3)
     store.close()
-    page = open_context(server, viewport={"width": 1280, "height": 800}).context.new_page()
-    page.goto(f"{server.url}/?c={long.id}")
+    page = open_context(spare_server, viewport={"width": 1280, "height": 800}).context.new_page()
+    page.goto(f"{spare_server.url}/?c={long.id}")
     page.wait_for_selector(".row-chat >> nth=100")
     assert page.locator(".row-chat").count() <= 150
     page.wait_for_selector("article.reply")
@@ -304,4 +304,3 @@ def test_a_long_list_and_a_long_chat_cost_no_more_than_what_is_seen(make_server:
     assert page.evaluate("window.touched") == []
     page.keyboard.press("Escape")
     wait_for_end(page)
-    server.stop()

@@ -27,73 +27,73 @@ def used(page: Page) -> int:
     return int("".join(c for c in label.partition(" of ")[0] if c.isdecimal()) or -1)
 
 
-def test_files_are_attached_counted_kept_over_a_reload_and_sent(page: Page) -> None:
-    page.wait_for_selector("#octavo-header .context:not([hidden])")
-    before = used(page)
-    page.set_input_files("#octavo-composer input[type=file]", [NOTES, PICTURE])
-    page.get_by_role("status").filter(has_text="photo.png is a picture").wait_for()
-    chip = page.locator("#octavo-composer .file").filter(has_text=EVIL)
+def test_files_are_attached_counted_kept_over_a_reload_and_sent(tab: Page) -> None:
+    tab.wait_for_selector("#octavo-header .context:not([hidden])")
+    before = used(tab)
+    tab.set_input_files("#octavo-composer input[type=file]", [NOTES, PICTURE])
+    tab.get_by_role("status").filter(has_text="photo.png is a picture").wait_for()
+    chip = tab.locator("#octavo-composer .file").filter(has_text=EVIL)
     chip.filter(has_text="tokens").wait_for()
     until(
-        page,
+        tab,
         f"Number(document.querySelector('.context').ariaLabel.match(/[\\d,]+/)[0].replace(',', '')) > {before} + 1500",
     )
-    page.evaluate(DROP)
-    page.locator("#octavo-composer .file").filter(has_text="code.py").filter(has_text="tokens").wait_for()
-    page.get_by_role("textbox", name="Message").fill("echo read")
-    page.reload()
-    page.wait_for_selector("#octavo-composer .file >> nth=1")
-    page.get_by_role("button", name="Remove code.py").click()
-    page.locator("#octavo-composer .file").filter(has_text="code.py").wait_for(state="detached")
-    until(page, "document.querySelector('.context').textContent.endsWith('/ 8.2k')")  # 8,192, in thousands
-    assert page.locator("#octavo-composer .file").count() == 1
-    page.get_by_role("textbox", name="Message").press("Enter")
-    wait_for_end(page)
-    assert page.locator("#octavo-composer .file").count() == 0
-    sent = page.locator("article.user .file button")
+    tab.evaluate(DROP)
+    tab.locator("#octavo-composer .file").filter(has_text="code.py").filter(has_text="tokens").wait_for()
+    tab.get_by_role("textbox", name="Message").fill("echo read")
+    tab.reload()
+    tab.wait_for_selector("#octavo-composer .file >> nth=1")
+    tab.get_by_role("button", name="Remove code.py").click()
+    tab.locator("#octavo-composer .file").filter(has_text="code.py").wait_for(state="detached")
+    until(tab, "document.querySelector('.context').textContent.endsWith('/ 8.2k')")  # 8,192, in thousands
+    assert tab.locator("#octavo-composer .file").count() == 1
+    tab.get_by_role("textbox", name="Message").press("Enter")
+    wait_for_end(tab)
+    assert tab.locator("#octavo-composer .file").count() == 0
+    sent = tab.locator("article.user .file button")
     assert sent.count() == 1
     sent.click()
-    dialog = page.get_by_role("dialog", name=EVIL)
+    dialog = tab.get_by_role("dialog", name=EVIL)
     dialog.get_by_text("<b>not markup</b>").wait_for()
-    page.keyboard.press("Escape")
+    tab.keyboard.press("Escape")
     dialog.wait_for(state="detached")
-    page.reload()
-    page.wait_for_selector("article.user .file")
-    figures = reply(page).locator(".figures").inner_text()
+    tab.reload()
+    tab.wait_for_selector("article.user .file")
+    figures = reply(tab).locator(".figures").inner_text()
     assert int(re.search(r"([\d,]+) prompt", figures)[1].replace(",", "")) > 1500  # the model read it
-    assert page.evaluate("window.hit") is None
+    assert tab.evaluate("window.hit") is None
 
 
-def test_of_bad_files_that_come_together_each_is_named(page: Page) -> None:
+def test_of_bad_files_that_come_together_each_is_named(tab: Page) -> None:
     names = ["pic.png", "song.mp3", "film.mp4", "pack.zip", "empty.txt"]
     heads = [b"\x89PNG\r\n\x1a\n\0\0", b"ID3\x03\0\0\0\0", b"\0\0\0\x18ftypisom", b"PK\x03\x04\0\0", b""]
     files = [{"name": name, "mimeType": "", "buffer": head} for name, head in zip(names, heads)]
-    page.set_input_files("#octavo-composer input[type=file]", files)
-    note = page.locator(".toast.error")
+    tab.set_input_files("#octavo-composer input[type=file]", files)
+    note = tab.locator(".toast.error")
     for name in names:
         note.filter(has_text=name).wait_for()
     assert note.count() == 1
     assert len(note.locator("p").inner_text().splitlines()) == len(names)
 
 
-def test_escape_closes_a_panel_wherever_the_keyboard_is_and_stops_a_reply_from_its_box(page: Page) -> None:
+def test_escape_closes_a_panel_wherever_the_keyboard_is_and_stops_a_reply_from_its_box(tab: Page) -> None:
     for name in ("Settings", "Models", "Monitor"):
-        page.get_by_role("button", name=name, exact=True).click()
-        page.locator(f"#octavo-panel .panel-{name.lower()}").wait_for()
-        page.get_by_role("textbox", name="Message").focus()
-        page.keyboard.press("Escape")
-        page.wait_for_selector("#octavo-panel", state="hidden")
-    send(page, "clock 4000")
-    page.wait_for_selector("article.reply.live p")
-    page.get_by_role("button", name="Settings", exact=True).click()
-    page.locator("#octavo-panel .panel-settings .setting").first.wait_for()
-    page.get_by_role("textbox", name="Message").focus()
-    page.keyboard.press("Escape")
-    wait_for_end(page)
-    assert page.locator("#octavo-panel").is_visible()
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#octavo-panel", state="hidden")
+        tab.get_by_role("button", name=name, exact=True).click()
+        tab.locator(f"#octavo-panel .panel-{name.lower()}").wait_for()
+        tab.get_by_role("textbox", name="Message").focus()
+        tab.keyboard.press("Escape")
+        tab.wait_for_selector("#octavo-panel", state="hidden")
+    send(tab, "clock 4000")
+    tab.wait_for_selector("article.reply.live p")
+    tab.get_by_role("button", name="Settings", exact=True).click()
+    tab.locator("#octavo-panel .panel-settings .setting").first.wait_for()
+    tab.get_by_role("textbox", name="Message").focus()
+    tab.keyboard.press("Escape")
+    wait_for_end(tab)
+    assert tab.locator("#octavo-panel").is_visible()
+    tab.evaluate("document.activeElement.blur()")
+    tab.keyboard.press("Escape")
+    tab.wait_for_selector("#octavo-panel", state="hidden")
 
 
 def test_a_preset_is_made_chosen_and_kept_by_the_chat(page: Page) -> None:
@@ -200,22 +200,22 @@ def test_where_the_context_is_all_the_model_has_no_larger_one_is_offered(server:
     assert hint.get_by_role("button").count() == 0
 
 
-def test_the_meter_follows_the_version_that_is_shown(page: Page) -> None:
-    box = page.get_by_role("textbox", name="Message")
-    send(page, "say short")
-    wait_for_end(page)
+def test_the_meter_follows_the_version_that_is_shown(tab: Page) -> None:
+    box = tab.get_by_role("textbox", name="Message")
+    send(tab, "say short")
+    wait_for_end(tab)
     shown = "Number(document.querySelector('.context').ariaLabel.match(/[\\d,]+/)[0].replace(',', ''))"
-    until(page, f"{shown} > 0 && {shown} < 100")
+    until(tab, f"{shown} > 0 && {shown} < 100")
     box.press("ArrowUp")
-    page.locator("article.user.editing textarea").fill("say long " + "words " * 400)
-    page.keyboard.press("Enter")
-    page.locator("article.user .versions:not([hidden])", has_text="2/2").wait_for(state="attached")
-    wait_for_end(page)
-    until(page, f"{shown} > 300")
-    page.locator("article.user").get_by_role("button", name="Version before").press("Enter")
-    until(page, f"{shown} < 100")
-    page.locator("article.user").get_by_role("button", name="Next version").press("Enter")
-    until(page, f"{shown} > 300")
+    tab.locator("article.user.editing textarea").fill("say long " + "words " * 400)
+    tab.keyboard.press("Enter")
+    tab.locator("article.user .versions:not([hidden])", has_text="2/2").wait_for(state="attached")
+    wait_for_end(tab)
+    until(tab, f"{shown} > 300")
+    tab.locator("article.user").get_by_role("button", name="Version before").press("Enter")
+    until(tab, f"{shown} < 100")
+    tab.locator("article.user").get_by_role("button", name="Next version").press("Enter")
+    until(tab, f"{shown} > 300")
 
 
 def test_the_meter_comes_back_after_a_failure(page: Page, watched: Any) -> None:
@@ -235,48 +235,48 @@ def test_the_meter_comes_back_after_a_failure(page: Page, watched: Any) -> None:
     watched.errors[:] = [error for error in watched.errors if "status of 503" not in error]
 
 
-def test_the_conversation_stays_at_its_end_while_the_text_grows(page: Page) -> None:
-    send(page, "book")
-    wait_for_end(page)
-    box = page.get_by_role("textbox", name="Message")
+def test_the_conversation_stays_at_its_end_while_the_text_grows(tab: Page) -> None:
+    send(tab, "book")
+    wait_for_end(tab)
+    box = tab.get_by_role("textbox", name="Message")
     for line in range(6):
         box.press_sequentially(f"line {line}")
         box.press("Shift+Enter")
     assert box.bounding_box()["height"] > 130
     beyond = "(s => s.scrollHeight - s.scrollTop - s.clientHeight)(document.querySelector('.scroller'))"
-    assert at_rest(page, beyond) < 2
-    page.keyboard.press("Control+Shift+L")
-    page.get_by_role("complementary", name="Presets").get_by_text("0.7 by default").wait_for()
-    assert at_rest(page, beyond) < 2
-    page.keyboard.press("Control+Shift+L")
+    assert at_rest(tab, beyond) < 2
+    tab.keyboard.press("Control+Shift+L")
+    tab.get_by_role("complementary", name="Presets").get_by_text("0.7 by default").wait_for()
+    assert at_rest(tab, beyond) < 2
+    tab.keyboard.press("Control+Shift+L")
 
 
-def test_the_keyboard_does_everything_and_lists_it(page: Page) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    send(page, "echo some\n\n```\ncode\n```")
-    wait_for_end(page)
-    with flashing(page, "article.reply footer .icon-check"):
-        page.keyboard.press("Control+Shift+C")
-    clipboard_is(page, "some\n\n```\ncode\n```")
-    with flashing(page, "article.reply .code-head .icon-check"):
-        page.keyboard.press("Control+Shift+;")
-    clipboard_is(page, "code")
-    page.locator(".scroller").focus()
-    page.keyboard.press("?")
-    listed = page.get_by_role("dialog", name="Keyboard shortcuts")
+def test_the_keyboard_does_everything_and_lists_it(tab: Page) -> None:
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    send(tab, "echo some\n\n```\ncode\n```")
+    wait_for_end(tab)
+    with flashing(tab, "article.reply footer .icon-check"):
+        tab.keyboard.press("Control+Shift+C")
+    clipboard_is(tab, "some\n\n```\ncode\n```")
+    with flashing(tab, "article.reply .code-head .icon-check"):
+        tab.keyboard.press("Control+Shift+;")
+    clipboard_is(tab, "code")
+    tab.locator(".scroller").focus()
+    tab.keyboard.press("?")
+    listed = tab.get_by_role("dialog", name="Keyboard shortcuts")
     assert listed.locator("dt").count() >= 12
-    page.keyboard.press("Escape")
+    tab.keyboard.press("Escape")
     listed.wait_for(state="detached")
-    page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
-    page.keyboard.press("ArrowUp")
-    page.locator("article.user.editing textarea").wait_for()
-    page.keyboard.press("Escape")
-    page.keyboard.type("a/b?")
-    assert page.get_by_role("textbox", name="Message").input_value() == "a/b?"
-    page.keyboard.press("Control+Shift+L")
-    page.get_by_role("complementary", name="Presets").wait_for()
-    page.keyboard.press("Control+Shift+L")
-    page.get_by_role("complementary", name="Presets").wait_for(state="hidden")
-    page.keyboard.press("Control+Shift+O")
-    page.wait_for_selector(".welcome .example")
+    tab.keyboard.press("/")
+    assert tab.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    tab.keyboard.press("ArrowUp")
+    tab.locator("article.user.editing textarea").wait_for()
+    tab.keyboard.press("Escape")
+    tab.keyboard.type("a/b?")
+    assert tab.get_by_role("textbox", name="Message").input_value() == "a/b?"
+    tab.keyboard.press("Control+Shift+L")
+    tab.get_by_role("complementary", name="Presets").wait_for()
+    tab.keyboard.press("Control+Shift+L")
+    tab.get_by_role("complementary", name="Presets").wait_for(state="hidden")
+    tab.keyboard.press("Control+Shift+O")
+    tab.wait_for_selector(".welcome .example")

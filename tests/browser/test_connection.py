@@ -117,16 +117,18 @@ def test_what_was_changed_meanwhile_is_not_sent(home: Page) -> None:
     assert home.locator("article.user").count() == 0
 
 
-def test_what_was_looked_for_before_there_was_a_connection_is_found_with_it(server: Any, open_context: Any) -> None:
-    store = ChatStore(server.folder / "chats.sqlite3")
+def test_what_was_looked_for_before_there_was_a_connection_is_found_with_it(
+    spare_server: Any, open_context: Any
+) -> None:
+    store = ChatStore(spare_server.folder / "chats.sqlite3")
     chat = store.create_chat()
     store.add_message(chat.id, "user", "Where is the ferrywoman?")
     store.close()
-    context = open_context(server).context
+    context = open_context(spare_server).context
     context.add_init_script(DOWN)
     context.add_init_script("window.down = true")
     page = context.new_page()
-    page.goto(server.url)
+    page.goto(spare_server.url)
     page.wait_for_selector("body.octavo-ready")
     page.get_by_role("searchbox").fill("ferrywoman")
     page.wait_for_timeout(300)  # it is asked for a moment after the last key
@@ -175,7 +177,7 @@ def test_enter_before_a_new_tab_is_connected_sends_with_the_connection(server: A
 
 def test_a_reply_goes_on_where_a_lost_connection_comes_back(home: Page, server: Any) -> None:
     with server.held():
-        send(home, "clock 200")
+        send(home, "clock 120")
         home.wait_for_selector("article.reply.live p")
         cut_off(home)
         home.wait_for_selector("article.reply.last:not(.live) >> text=The connection to Octavo broke")
@@ -183,7 +185,7 @@ def test_a_reply_goes_on_where_a_lost_connection_comes_back(home: Page, server: 
         home.wait_for_selector("article.reply.live")
         assert home.locator("article.reply .notice").count() == 0
     wait_for_end(home)
-    assert len(answer(home).split()) == 200
+    assert len(answer(home).split()) == 120
     until(home, "window.announced.at(-1) === 'The reply is complete.'")
 
 
@@ -202,15 +204,13 @@ def test_how_a_reply_ended_is_announced_as_it_was(home: Page) -> None:
 
 
 def on_disk(server: Any) -> str:
-    """What the file holds of the last turn of its only chat."""
+    """What the file holds of the last turn."""
     with closing(sqlite3.connect(server.folder / "chats.sqlite3", timeout=60)) as db:
         return db.execute("SELECT content FROM messages ORDER BY seq DESC LIMIT 1").fetchone()[0]
 
 
-def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(
-    browser: object, make_server: Callable[..., Any], open_context: Any
-) -> None:
-    server = make_server()
+def test_a_server_that_dies_is_missed_and_one_that_is_closed_says_so_once(spare_server: Any, open_context: Any) -> None:
+    server = spare_server
     watched = open_context(server)
     page = opened(server, watched)
     send(page, "clock 4000")

@@ -62,39 +62,39 @@ def test_every_script_reads_its_own_way_and_nothing_is_wider_than_a_phone(
     assert paper == "rgb(23, 22, 19)"
 
 
-def test_reasoning_is_folded_away_and_ends_with_its_duration(page: Page, server: Any) -> None:
-    send(page, "think and the answer")
-    box = page.locator("article.reply details.thought")
+def test_reasoning_is_folded_away_and_ends_with_its_duration(tab: Page, server: Any) -> None:
+    send(tab, "think and the answer")
+    box = tab.locator("article.reply details.thought")
     box.wait_for()
     assert box.evaluate("d => d.open") is False
     box.locator("summary").press("Enter")
     assert box.evaluate("d => d.open") is True
-    wait_for_end(page)
+    wait_for_end(tab)
     assert "I weigh the question" in box.inner_text()
     assert re.search(r"Thought for [\d.]+ m?s", box.locator(".label").inner_text())
-    assert answer(page) == "and the answer"
+    assert answer(tab) == "and the answer"
     with server.held():
-        send(page, "ponder " + "this and that " * 200)
-        until(page, "document.querySelectorAll('article.reply').length === 2")
-        page.wait_for_selector("article.reply.live .thought.now", state="attached")
-        page.keyboard.press("Escape")  # in the middle of the reasoning
-        wait_for_end(page, 2)
-    last = reply(page).locator("details.thought")
+        send(tab, "ponder " + "this and that " * 200)
+        until(tab, "document.querySelectorAll('article.reply').length === 2")
+        tab.wait_for_selector("article.reply.live .thought.now", state="attached")
+        tab.keyboard.press("Escape")  # in the middle of the reasoning
+        wait_for_end(tab, 2)
+    last = reply(tab).locator("details.thought")
     assert "now" not in last.get_attribute("class").split()
     assert re.search(r"Thought for [\d.]+ m?s", last.locator(".label").inner_text())
 
 
-def test_a_stopped_reply_ends_without_half_marks(page: Page, server: Any) -> None:
+def test_a_stopped_reply_ends_without_half_marks(tab: Page, server: Any) -> None:
     with server.held():
-        send(page, "echo Begin **bold words " + "that go on and on " * 200 + "** end")
-        until(page, "document.querySelector('article.reply.live strong')?.innerText.length > 60")
-        page.keyboard.press("Escape")
-        wait_for_end(page)
-    assert "*" not in answer(page)
-    assert reply(page).locator("strong").count() == 1
-    page.reload()
-    page.wait_for_selector("article.reply .figures")
-    assert "*" not in answer(page)
+        send(tab, "echo Begin **bold words " + "that go on and on " * 200 + "** end")
+        until(tab, "document.querySelector('article.reply.live strong')?.innerText.length > 60")
+        tab.keyboard.press("Escape")
+        wait_for_end(tab)
+    assert "*" not in answer(tab)
+    assert reply(tab).locator("strong").count() == 1
+    tab.reload()
+    tab.wait_for_selector("article.reply .figures")
+    assert "*" not in answer(tab)
 
 
 # What the server says in English, with names, with what to do, with a reason inside, and with what nobody knows.

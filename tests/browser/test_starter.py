@@ -27,6 +27,7 @@ def address(browser: object, starter_path: Path, tmp_path_factory: pytest.TempPa
     own = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("CONFIG", "DATA", "STATE")}
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")},
+        "OCTAVO_KERNEL_FOLDER": os.environ["OCTAVO_KERNEL_FOLDER"],  # compiling them takes a minute of a core
         **own,
         "LOCALAPPDATA": str(folder),
         "OCTAVO_DATA_DIR": str(folder / "data"),

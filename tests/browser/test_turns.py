@@ -37,39 +37,39 @@ def ended(page: Page, expected: list[str]) -> None:
     wait_for_end(page)
 
 
-def test_turns_have_versions_and_nothing_disappears(page: Page) -> None:
-    send(page, "echo one")
-    ended(page, ["echo one", "one"])
-    send(page, "echo two")
-    ended(page, ["echo one", "one", "echo two", "two"])
-    reply(page).get_by_role("button", name="Retry").press("Enter")
-    ended(page, ["echo one", "one", "echo two", "two 2/2"])
-    until(page, "document.activeElement.closest('article')?.classList.contains('last')")  # keeps the keyboard
-    first = page.locator("article.user").first
+def test_turns_have_versions_and_nothing_disappears(tab: Page) -> None:
+    send(tab, "echo one")
+    ended(tab, ["echo one", "one"])
+    send(tab, "echo two")
+    ended(tab, ["echo one", "one", "echo two", "two"])
+    reply(tab).get_by_role("button", name="Retry").press("Enter")
+    ended(tab, ["echo one", "one", "echo two", "two 2/2"])
+    until(tab, "document.activeElement.closest('article')?.classList.contains('last')")  # keeps the keyboard
+    first = tab.locator("article.user").first
     first.hover()
     first.get_by_role("button", name="Edit").click()
-    page.keyboard.insert_text(" more")
-    page.keyboard.press("Enter")
-    ended(page, ["echo one more 2/2", "one more"])
-    page.locator("article.user").first.get_by_role("button", name="Version before").press("Enter")
-    ended(page, ["echo one 1/2", "one", "echo two", "two 2/2"])
-    until(page, "document.activeElement.ariaLabel === 'Next version'")
-    page.reload()
-    ended(page, ["echo one 1/2", "one", "echo two", "two 2/2"])
-    reply(page).get_by_role("button", name="Edit").click()
-    page.get_by_role("textbox", name="Another version").fill("put **right**")
-    page.get_by_role("button", name="Save").click()
-    ended(page, ["echo one 1/2", "one", "echo two", "put right 3/3"])
-    reply(page).get_by_role("button", name="Continue").click()
-    until(page, "document.querySelector('article.reply.last .figures').textContent.includes('finished')")
-    assert answer(page).startswith("put right")
-    assert len(answer(page)) > len("put right")
-    source = chat_id(page)
-    page.locator("article.reply").first.hover()
-    page.locator("article.reply").first.get_by_role("button", name="Branch").click()
-    until(page, f"location.search.startsWith('?c=') && !location.search.includes('{source}')")
-    ended(page, ["echo one", "one"])
-    row = row_of(page, chat_id(page)).filter(has_text="echo one")
+    tab.keyboard.insert_text(" more")
+    tab.keyboard.press("Enter")
+    ended(tab, ["echo one more 2/2", "one more"])
+    tab.locator("article.user").first.get_by_role("button", name="Version before").press("Enter")
+    ended(tab, ["echo one 1/2", "one", "echo two", "two 2/2"])
+    until(tab, "document.activeElement.ariaLabel === 'Next version'")
+    tab.reload()
+    ended(tab, ["echo one 1/2", "one", "echo two", "two 2/2"])
+    reply(tab).get_by_role("button", name="Edit").click()
+    tab.get_by_role("textbox", name="Another version").fill("put **right**")
+    tab.get_by_role("button", name="Save").click()
+    ended(tab, ["echo one 1/2", "one", "echo two", "put right 3/3"])
+    reply(tab).get_by_role("button", name="Continue").click()
+    until(tab, "document.querySelector('article.reply.last .figures').textContent.includes('finished')")
+    assert answer(tab).startswith("put right")
+    assert len(answer(tab)) > len("put right")
+    source = chat_id(tab)
+    tab.locator("article.reply").first.hover()
+    tab.locator("article.reply").first.get_by_role("button", name="Branch").click()
+    until(tab, f"location.search.startsWith('?c=') && !location.search.includes('{source}')")
+    ended(tab, ["echo one", "one"])
+    row = row_of(tab, chat_id(tab)).filter(has_text="echo one")
     row.locator(".number", has_text="(2)").wait_for()
 
 
@@ -111,29 +111,29 @@ def test_a_message_or_a_version_is_deleted_and_comes_back_in_every_tab(page: Pag
         ended(each, ["echo one", "one"])
 
 
-def test_a_chat_asks_which_model_is_to_reply(page: Page, server: Any) -> None:
-    send(page, "echo before")
-    wait_for_end(page)
-    chat = chat_id(page)
+def test_a_chat_asks_which_model_is_to_reply(tab: Page, server: Any) -> None:
+    send(tab, "echo before")
+    wait_for_end(tab)
+    chat = chat_id(tab)
     with closing(sqlite3.connect(server.folder / "chats.sqlite3", timeout=60)) as db, db:
         db.execute("UPDATE chats SET model = 'org/Another-7B' WHERE id = ?", (chat,))
-    choose(page, chat, "Rename")
-    page.keyboard.insert_text("Written elsewhere")
-    page.keyboard.press("Enter")
-    question = page.locator(".model-question")
+    choose(tab, chat, "Rename")
+    tab.keyboard.insert_text("Written elsewhere")
+    tab.keyboard.press("Enter")
+    question = tab.locator(".model-question")
     question.filter(has_text="This chat was written with Another-7B. SmolLM2-135M-Instruct is loaded now.").wait_for()
-    send(page, "echo after")
-    page.locator("#composer-hint.error", has_text="another model").wait_for()
-    assert page.locator("article.user").count() == 1
-    assert page.get_by_role("textbox", name="Message").input_value() == "echo after"
+    send(tab, "echo after")
+    tab.locator("#composer-hint.error", has_text="another model").wait_for()
+    assert tab.locator("article.user").count() == 1
+    assert tab.get_by_role("textbox", name="Message").input_value() == "echo after"
     question.get_by_role("button", name="Go on with SmolLM2-135M-Instruct").click()
     question.wait_for(state="hidden")
-    page.get_by_role("textbox", name="Message").press("Enter")
-    ended(page, ["echo before", "before", "echo after", "after"])
+    tab.get_by_role("textbox", name="Message").press("Enter")
+    ended(tab, ["echo before", "before", "echo after", "after"])
 
 
-def test_a_model_is_called_the_same_whatever_its_id_looks_like(page: Page) -> None:
-    titles = page.evaluate(
+def test_a_model_is_called_the_same_whatever_its_id_looks_like(tab: Page) -> None:
+    titles = tab.evaluate(
         """async () => {
             const { modelTitle } = await import('/ui/words.js');
             return [
@@ -156,8 +156,8 @@ def test_a_model_is_called_the_same_whatever_its_id_looks_like(page: Page) -> No
     ]
 
 
-def test_a_model_that_is_still_being_loaded_is_not_said_to_be_loaded(page: Page) -> None:
-    said = page.evaluate(
+def test_a_model_that_is_still_being_loaded_is_not_said_to_be_loaded(tab: Page) -> None:
+    said = tab.evaluate(
         """async () => {
             const { ModelQuestion } = await import('/ui/model_question.js');
             const place = document.body.appendChild(document.createElement('div'));
