@@ -251,8 +251,8 @@ def product_cases(
 
 
 def random_codes(code: str, outs: int, size: int) -> CodedWeight:
-    """A weight [outs, size] in int4 with groups of 128 and shifts, in 8-bit codes with a scale a row (of
-    "e4m3-blocks" for 128 columns), in blocks of GGUF, or in codes of a table with the scales of its best known format."""
+    """A weight [outs, size] in int4 with groups of 128 and shifts, in 8-bit codes with a scale a row (of "e4m3-blocks"
+    for 128 columns), in blocks of GGUF, or in codes of a table with the scales of its best known format."""
     if code in KINDS:
         return random_blocks(code, outs, size)
     if code in TABLES:

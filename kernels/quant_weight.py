@@ -27,10 +27,11 @@ class CodedWeight:
     """A weight [outs, size] = (code - offset or zero) * scale + shift, or table[code] * scale * outer.
 
     codes: "int8" int8 and "e4m3" uint8 [outs, size]; "int4" and the names of tables (code_tables.py) int16
-    [outs, blocks * 32], "int8" in words int16 [outs, blocks * 64]. scale [outs, groups], a group being `group` columns: a
-    multiple of 32, of 128 in E4M3, or the whole row, which it always is in int8. Of tables, scales may be uint8, which is
-    E8M0, or E4M3 if a group is 16 columns, as one row and decoding have it, with outer float32 [outs, 1]. zero uint8 and
-    shift [outs, groups] where there are any, not with tables. Blocks of GGUF are a kind of their own: gguf_weight.py.
+    [outs, blocks * 32], "int8" in words int16 [outs, blocks * 64]. scale [outs, groups], a group being `group` columns:
+    a multiple of 32, of 128 in E4M3, or the whole row, which it always is in int8. Of tables, scales may be uint8,
+    which is E8M0, or E4M3 if a group is 16 columns, as one row and decoding have it, with outer float32 [outs, 1].
+    zero uint8 and shift [outs, groups] where there are any, not with tables. Blocks of GGUF are a kind of their own:
+    gguf_weight.py.
     """
 
     code: str

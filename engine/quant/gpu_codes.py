@@ -224,5 +224,5 @@ for _layout in ("int8", "float8_e4m3"):
     register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_by_row))
 register(Fused(eight_bit, "float8_e4m3", "cuda", _by_groups))
 register(Product(decoded, "float8_e4m3", "cuda", fits=_by_groups))
-register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_by_groups))
+register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 64), capability=TENSOR_CORES, fits=_by_groups))
 register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 1), fits=_by_groups))

@@ -137,7 +137,7 @@ class GroupedFormat(Format):
         return four_bit and not special and groups_suit(spec.in_dim, self.group or spec.in_dim)
 
     def _of_sixteen(self, in_dim: int) -> bool:
-        return self.group == 16 and in_dim % 16 == 0 and not (self.ordered or self.zeros or self.shifts)
+        return self.group == 16 < in_dim and in_dim % 16 == 0 and not (self.ordered or self.zeros or self.shifts)
 
     def interleave(self, packed: Packed) -> None:
         """Puts the codes of a linear that is complete into the order of the kernels."""
