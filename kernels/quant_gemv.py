@@ -4,9 +4,9 @@ Grid: one program a block of BLOCK_N output features, over all of the input. A t
 row of the block in registers (32 weights whose columns lie in four runs of 8, see quant_weight.py) and, loaded once for
 the block, the 32 activations they meet. Codes become float32 by a mask and an exponent (quant_number.py), with an
 offset that is taken from the thread's sum together with the zero point, or by a table (table_number.py); the group's
-scale and shift are applied to that
-sum. So a weight costs about 2.7 instructions, of which a card has 5 to 7 in the time that its bytes take. Norm before,
-bias, gated activation and residual after as in linear_gemv.py. Bound by reading the codes once.
+scale and shift are applied to that sum. So a weight costs about 2.7 instructions, of which a card has 5 to 7 in the
+time that its bytes take. Norm before, bias, gated activation and residual after as in linear_gemv.py. Bound by reading
+the codes once.
 """
 
 # A kernel's tuples grow while it is compiled, which types do not follow.

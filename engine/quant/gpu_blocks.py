@@ -13,14 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.quant.base import Format, Packed
 from octavo.engine.quant.blocks import BlockFormat
-from octavo.engine.quant.products import Fused, Product, register
+from octavo.engine.quant.gpu_codes import enter_blocks
 from octavo.kernels.gguf_decode import decode_planes
 from octavo.kernels.gguf_weight import KINDS, BlockWeight, by_blocks, fifth_words, high_words, interleaved
-from octavo.kernels.skinny_linear import skinny_linear
 
-_TENSOR_CORES = (8, 0)
 _RUN = 1 << 24  # weights put into order at a time: some hundred megabytes
 
 
@@ -43,12 +41,6 @@ def view_of(form: Format, packed: Packed) -> BlockWeight:
     weight = planes_of(packed.planes["blocks"], form.kind, packed.in_dim)
     packed.planes = weight.planes
     return weight
-
-
-def by_blocks_read(x: Tensor, packed: Packed) -> Tensor:
-    """For up to 64 rows."""
-    assert packed.fused is not None
-    return skinny_linear(x.contiguous(), packed.fused, packed.bias)
 
 
 def decoded(x: Tensor, packed: Packed) -> Tensor:
@@ -154,13 +146,4 @@ _SPLIT: dict[str, Callable[[Tensor, int], dict[str, Tensor]]] = {
 }
 
 
-def _fits(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
-    return spec.experts is None and dtype in (torch.bfloat16, torch.float16)
-
-
-for _kind in _SPLIT:
-    _layout = f"gguf-{_kind}"
-    register(Fused(view_of, _layout, "cuda", _fits))
-    register(Product(decoded, _layout, "cuda", fits=_fits))
-    register(Product(by_blocks_read, _layout, "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_fits))
-    register(Product(by_blocks_read, _layout, "cuda", rows=(1, 1), fits=_fits))
+enter_blocks(_SPLIT, view_of, decoded)

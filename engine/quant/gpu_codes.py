@@ -9,7 +9,7 @@ product costs nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,7 +30,7 @@ from octavo.kernels.table_number import table_bytes, table_of
 from octavo.kernels.token_codes import round_tokens, scale_sums
 
 _SHARED_INPUT_ROWS = 256  # up to which that gains more than a launch for the scales costs
-TENSOR_CORES = (8, 0)  # from this compute capability on, Triton's dot reaches them
+_TENSOR_CORES = (8, 0)  # from this compute capability on, Triton's dot reaches them
 
 
 def four_bit(form: Format, packed: Packed) -> CodedWeight:
@@ -156,6 +156,23 @@ def _one(device: torch.device) -> Tensor:
     return torch.ones((), device=device)
 
 
+def enter_blocks(
+    kinds: Iterable[str], view: Callable[[Format, Packed], CodedWeight], many: Callable[[Tensor, Packed], Tensor]
+) -> None:
+    """Enters the kernels of types of GGUF blocks: `view` gives the weight as they read it, `many` multiplies any number
+    of rows."""
+    for kind in kinds:
+        layout = f"gguf-{kind}"
+        register(Fused(view, layout, "cuda", _not_experts))
+        register(Product(many, layout, "cuda", fits=_not_experts))
+        register(Product(by_codes, layout, "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_not_experts))
+        register(Product(by_codes, layout, "cuda", rows=(1, 1), fits=_not_experts))
+
+
+def _not_experts(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
+    return spec.experts is None and _sixteen_bit(dtype)
+
+
 def _four_bit_fits(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
     return isinstance(form, GroupedFormat) and form.interleaves(spec) and _sixteen_bit(dtype)
 
@@ -210,7 +227,7 @@ def _sixteen_bit(dtype: torch.dtype) -> bool:
 for _layout in ("uint4", "nf4", "fp4", "e2m1"):
     register(Fused(four_bit if _layout == "uint4" else by_table, _layout, "cuda", _four_bit_fits))
     register(Product(decoded, _layout, "cuda", fits=_four_bit_fits))
-    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=TENSOR_CORES, fits=_tiles_fit))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_tiles_fit))
     register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_four_bit_fits))
 register(Product(whole_numbers, "int8", "cuda", rows=(17, None), fits=_whole_numbers_fit))
 register(
@@ -219,10 +236,10 @@ register(
 for _layout in ("int8", "float8_e4m3"):
     register(Fused(eight_bit, _layout, "cuda", _by_row))
     register(Product(decoded, _layout, "cuda", fits=_keeps_activations))
-    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=TENSOR_CORES, fits=_keeps_activations))
-    register(Product(by_codes, _layout, "cuda", rows=(1, 16), capability=TENSOR_CORES, fits=_by_row))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_keeps_activations))
+    register(Product(by_codes, _layout, "cuda", rows=(1, 16), capability=_TENSOR_CORES, fits=_by_row))
     register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_by_row))
 register(Fused(eight_bit, "float8_e4m3", "cuda", _by_groups))
 register(Product(decoded, "float8_e4m3", "cuda", fits=_by_groups))
-register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 64), capability=TENSOR_CORES, fits=_by_groups))
+register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 64), capability=_TENSOR_CORES, fits=_by_groups))
 register(Product(by_codes, "float8_e4m3", "cuda", rows=(1, 1), fits=_by_groups))

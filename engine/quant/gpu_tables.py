@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from octavo.engine.load.gguf_decode import iq4_xs_scales
-from octavo.engine.quant.base import Format, LinearSpec, Packed
+from octavo.engine.quant.base import Format, Packed
 from octavo.engine.quant.blocks import BlockFormat
-from octavo.engine.quant.gpu_codes import TENSOR_CORES, by_codes, decoded, ready
-from octavo.engine.quant.products import Fused, Product, register
+from octavo.engine.quant.gpu_codes import decoded, enter_blocks, ready
 from octavo.kernels.gguf_weight import interleaved
 from octavo.kernels.quant_weight import BLOCK, CodedWeight
 
@@ -63,13 +62,4 @@ _SPLIT: dict[str, tuple[str, int, Callable[[Tensor], tuple[Tensor, Tensor]]]] = 
 }
 
 
-def _fits(form: Format, spec: LinearSpec, dtype: torch.dtype) -> bool:
-    return spec.experts is None and dtype in (torch.bfloat16, torch.float16)
-
-
-for _kind in _SPLIT:
-    _layout = f"gguf-{_kind}"
-    register(Fused(view_of, _layout, "cuda", _fits))
-    register(Product(decoded, _layout, "cuda", fits=_fits))
-    register(Product(by_codes, _layout, "cuda", rows=(1, 64), capability=TENSOR_CORES, fits=_fits))
-    register(Product(by_codes, _layout, "cuda", rows=(1, 1), fits=_fits))
+enter_blocks(_SPLIT, view_of, decoded)

@@ -9,7 +9,7 @@ import torch
 from gguf_cases import KINDS, decoded, random_blocks, random_weight
 from kernel_cases import assert_as_good_as_torch
 
-from octavo.engine.quant import gpu_blocks, gpu_tables
+from octavo.engine.quant import gpu_blocks, gpu_codes, gpu_tables
 from octavo.engine.quant.base import LinearSpec, Part
 from octavo.engine.quant.blocks import BlockFormat
 from octavo.engine.quant.gpu_blocks import planes_of
@@ -160,12 +160,12 @@ def test_a_loaded_weight_gives_up_its_blocks_and_stays_the_same(kind):
     packed.planes["blocks"].copy_(blocks)
     packed.bias.normal_()
     before, ids, x = form.dequantize(packed), torch.tensor([7, 0]), torch.randn(3, 256).half()
-    module, read = (gpu_blocks, gpu_blocks.by_blocks_read) if kind in KINDS else (gpu_tables, gpu_tables.by_codes)
+    module = gpu_blocks if kind in KINDS else gpu_tables
     packed.fused = module.view_of(form, packed)
     assert "blocks" not in packed.planes
     assert torch.equal(form.dequantize(packed), before)
     assert torch.equal(form.dequantize(packed, ids), before[ids])
     exact = x.double() @ before.double().T + packed.bias.double()
     assert torch.equal(before.float(), decoded(blocks, kind).half().float())
-    for product in (read, module.decoded, lambda x, held: form.linear(x, held)):
+    for product in (gpu_codes.by_codes, module.decoded, lambda x, held: form.linear(x, held)):
         assert float((product(x, packed) - exact).norm() / exact.norm()) < 2e-3
